@@ -26,6 +26,7 @@ from rangewatch.wire.events import (
     Optimizers,
     Placement,
     Placements,
+    SampledWeights,
     Scaler,
     TiedWeight,
     event,
@@ -165,8 +166,16 @@ class LargeRun:
             "skipped_step": skipped, "found_inf": skipped, "step_time_s": STEP_S * noise + late_s,
             "data_wait_s": 0.002 * noise, "forward_s": 0.08 * noise + own_s, "backward_s": 0.14 * noise,
             "optimizer_s": 0.02 * noise, "other_s": 0.003 * noise, "exposed_comm_s": 0.005 * noise + late_s - own_s,
+            "weights_written": np.zeros(len(at)), "sampled_update": 3e-4 * noise,
         }  # fmt: skip
         yield from (SeriesRows(name, at, each) for name, each in values.items())
+        for every, name, each in (
+            (8, "target_share", 0.1 * noise), (8, "target_class", at % 10.0), (32, "update_fraction", 1e-3 * noise),
+            (32, "decay_fraction", 1e-5 * noise),
+        ):  # fmt: skip
+            chosen = at % every == 0
+            if chosen.any():
+                yield SeriesRows(name, at[chosen], each[chosen])
 
     def _place(self, rank: int) -> dict[str, int]:
         return {"pp": rank // 64, "dp": rank // 8 % 8, "tp": rank % 8}
@@ -252,7 +261,7 @@ class LargeRun:
         facts = {"python": {"version": "3.12"}, "torch": {"version": "2.13", "cuda": "13.0", "nccl": "2.28"}}
         details = (
             Optimizers(("AdamW",), trainable_count=24), Scaler("loss_scale", "GradScaler", 2_000.0, 2.0, 0.5),
-            CollectiveTiming("work", "torch's own timing"), Environment(facts),
+            CollectiveTiming("work", "torch's own timing"), Environment(facts), SampledWeights(("h.0.bias",), True),
         )  # fmt: skip
         yield from (event(each, self.began_ns, 0, "") for each in details)
 

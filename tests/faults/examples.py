@@ -246,7 +246,7 @@ def one_class(recording: Recording) -> None:
     at = np.arange(STEPS)
     share = np.where(at % 8 == 0, np.where(at < 20, 0.2, 1.0), np.nan)
     recording.write(
-        WEIGHTS, STEPS, series={"loss": 1.0, "target_share": share, "target_class": at // 16 % 5 + 0 * share}
+        WEIGHTS, STEPS, series={"loss": 1.0, "target_share": share, "target_class": at // 8 % 30 + 0 * share}
     )
 
 

@@ -56,6 +56,14 @@ def test_what_the_gradients_allow_is_no_news(recording: Recording, jump: float) 
     assert recording.diagnose(CHANGED).findings == ()
 
 
+def test_a_norm_of_gradients_that_are_all_zero_is_not_judged(recording: Recording) -> None:
+    """As of a loop that clips what a backward that was not seen left."""
+    amax = np.ones((2, STEPS))
+    amax[:, AT:] = 0
+    recording.write(LAYERS, STEPS, {"amax": amax}, series={"grad_norm": norms((AT, 1e6))})
+    assert recording.diagnose(CHANGED).findings == ()
+
+
 def test_a_norm_without_the_loss_scale(recording: Recording) -> None:
     series = {"clipped_norm": norms((AT, 1e6)), "loss_scale": 1024.0}
     recording.write(LAYERS, STEPS, {"amax": 1024.0}, series=series, loss_scaled=True)

@@ -90,6 +90,16 @@ def test_a_jump_stays_told(recording: Recording, high: int, every: int) -> None:
     assert (f"was low again at step {200 + high}" in found.summary) == (high < 100)
 
 
+def test_a_loss_scale_of_zero_and_a_loss_that_is_logged_later_raise_nothing(recording: Recording) -> None:
+    """A scale that only falls ends at 0; and a loss may not be logged in the first steps."""
+    loss = np.r_[np.full(8, np.nan), np.full(200, 2.0) + NOISE.normal(0, 0.05, 200)]
+    loss[120:] += 3
+    size = np.where(np.arange(208) < 120, 32.0, 64.0)
+    series = {"loss": loss, "loss_scale": np.where(np.arange(208) < 20, 8.0, 0.0), "input_elements": size}
+    recording.write([tensor("a"), tensor("a.weight", "grad", 1)], 208, series=series, loss_scaled=True)
+    assert [each.step for each in recording.diagnose(loss_spike.RULE).findings] == [120]
+
+
 def test_where_single_high_values_are_usual_more_are_waited_for(recording: Recording) -> None:
     loss = 2 + NOISE.normal(0, 0.1, 400)
     loss[np.arange(13, 300, 20)] += 3

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire import events
 from rangewatch.wire.records import Event
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.diagnosis import joined
@@ -125,6 +126,31 @@ def test_an_update_past_the_loss_scaler(recording: Recording, inf: float, update
     finding = with_state(recording, 0.1, nan=1, series=series, loss_scaled=True)
     assert (finding.facts["cause_class"] == "loss_scale") == is_past
     assert ("scaler.step(optimizer)" in finding.remedy[0].text) == is_past
+
+
+def test_a_fused_optimizer_is_called_in_a_step_that_is_skipped(recording: Recording) -> None:
+    """It changes nothing then; and what is in .grad is what the scaler left out."""
+    at = np.arange(STEPS)
+    skipped = at == BAD - 1
+    series = {"loss_scale": 65536.0, "found_inf": 1.0 * skipped, "sampled_update": np.where(skipped, 0.0, 0.01)}
+    given = facts("up.weight", nan=32)
+    adam = {"class": "Adam", "parameter": "up.weight", "lr": 1e-3, "eps": 1e-8, "gradient": given,
+            "state": [facts("exp_avg", nan=0, dtype="float32")]}  # fmt: skip
+    event = seen(MODEL[UP], weights=(facts("up.weight", nan=1),), optimizer=adam)
+    finding = found(recording, UP, event, series=series, loss_scaled=True)
+    assert finding.facts["cause_class"] == "weight"
+    assert "as the optimizer was given it" not in text(finding) and "The forward of step" in text(finding)
+
+
+@pytest.mark.parametrize(("classes", "is_past"), [(("Adam",), True), (("Adam", "Adam"), False)])
+def test_of_two_optimizers_one_may_be_skipped(recording: Recording, classes: tuple[str, ...], is_past: bool) -> None:
+    at = np.arange(STEPS)
+    series = {"loss_scale": 65536.0, "found_inf": 1.0 * (at == BAD - 1), "sampled_update": 0.01}
+    known = events.event(events.Optimizers(classes), 1, 1)
+    adam = {"class": "Adam", "parameter": "up.weight", "lr": 1e-3, "eps": 1e-8, "state": []}
+    event = seen(MODEL[UP], weights=(facts("up.weight", nan=1),), optimizer=adam)
+    finding = found(recording, UP, event, known, series=series, loss_scaled=True)
+    assert (finding.facts["cause_class"] == "loss_scale") == is_past
 
 
 def test_a_gradient_that_turned_bad_in_the_reduction(recording: Recording) -> None:

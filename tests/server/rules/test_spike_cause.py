@@ -73,10 +73,28 @@ def test_nothing_rose_before_the_loss_so_its_targets_are_left(recording: Recordi
     assert not any("ower the learning rate" in each.text for each in finding.remedy)
 
 
-def multiplied(by: float) -> dict[str, Any]:
-    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+def multiplied(by: float, usual: float = 2.0) -> dict[str, Any]:
+    loss = usual * (1 + NOISE.normal(0, 0.025, STEPS))
     loss[AT : AT + 4] *= by
     return {"loss": loss}
+
+
+@pytest.mark.parametrize(("usual", "factor", "expected"), [(0.006, 130.0, "data"), (0.006, 1e4, "forward_arithmetic")])
+def test_a_cross_entropy_of_rows_that_were_nearly_right_rises_so_by_itself(
+    recording: Recording, usual: float, factor: float, expected: str
+) -> None:
+    finding = found(recording, (GRAD, AT, factor), series=multiplied(factor, usual))
+    assert cause(finding) == expected
+
+
+def test_a_gradient_that_was_never_there_before(recording: Recording) -> None:
+    """As of a layer that is thawed at that very step."""
+    amax = height((GRAD, AT, 12.0))
+    amax = np.vstack([amax, np.where(np.arange(STEPS) < AT, 0.0, 1.0)])
+    tensors = [*TENSORS, tensor("new.weight", "grad", 6)]
+    recording.write(tensors, STEPS, {"amax": amax}, series={"loss": multiplied(12.0)["loss"]})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == "forward_arithmetic"
 
 
 @pytest.mark.parametrize("factor", [12.0, 1e4])
@@ -225,6 +243,9 @@ def test_a_level_that_stays_is_not_of_one_batch(recording: Recording) -> None:
     recording.write([tensor("embed")], AT + 60, series={"loss": loss})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert not any("leave out" in each.text for each in finding.remedy)
+    text = " ".join(finding.evidence)
+    assert "leave out this batch" not in text and "how their loss is computed" in text
+    assert "the loss is computed otherwise. Either may be meant." in text
 
 
 def test_gradients_that_explode_behind_a_rate_that_rose(recording: Recording) -> None:
@@ -279,13 +300,18 @@ def test_one_that_is_loaded_now_and_then_is_no_cause(recording: Recording) -> No
     assert cause(finding) != "optimizer"
 
 
-def updated(recording: Recording, *risen: tuple[int, int, float], by: float, **series: Any) -> Finding:
+def updated(
+    recording: Recording, *risen: tuple[int, int, float], by: float, optimizer: str = "AdamW", tensors: Any = TENSORS,
+    **series: Any,
+) -> Finding:  # fmt: skip
     """The update before the jump moved a weight so many times as far as usual."""
     moved = 1e-3 * 2.0 ** NOISE.normal(0, 0.1, STEPS)
     moved[AT - 1] *= by
     sampled = events.event(events.SampledWeights(("head.bias",), are_held=True), 1, 1)
     all_series = {"loss": jumped(20), "sampled_update": moved, **series}
-    recording.write(TENSORS, STEPS, {"amax": height((EMBED, AT, 20.0), *risen)}, series=all_series, events=[sampled])
+    known = events.event(events.Optimizers((optimizer,)), 1, 1)
+    amax = height((EMBED, AT, 20.0), *risen)[: len(tensors)]
+    recording.write(tensors, STEPS, {"amax": amax}, series=all_series, events=[sampled, known])
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     return finding
 
@@ -296,6 +322,23 @@ def test_an_update_that_no_gradient_and_no_rate_explains_is_of_the_optimizer_s_s
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("optimizer", "shown")
     assert "The update of step 99 moved head.bias" in " ".join(finding.evidence)
     assert "second moments" in finding.remedy[0].text
+
+
+def test_an_update_of_sgd_is_as_large_as_what_it_was_given(recording: Recording) -> None:
+    """It may keep nothing at all, and what was clipped by hand until then is recorded nowhere."""
+    finding = updated(recording, (GRAD, AT, 30.0), by=600.0, optimizer="SGD", lr=np.full(STEPS, 1e-3))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("optimizer", "likely")
+    assert "a clip that was left out" in " ".join(finding.evidence)
+
+
+def test_gradients_that_are_no_longer_clipped(recording: Recording) -> None:
+    norm = np.where(np.arange(STEPS) < AT - 1, 40.0, np.nan)
+    finding = updated(recording, by=600.0, optimizer="SGD", clipped_norm=norm)
+    assert cause(finding) == "clip" and "Clip the gradients in each step, as before" in finding.remedy[0].text
+
+
+def test_gradients_that_are_not_recorded_are_not_said_to_be_usual(recording: Recording) -> None:
+    assert cause(updated(recording, by=600.0, tensors=TENSORS[:GRAD])) != "optimizer"
 
 
 RAISED = np.full(STEPS, 1e-3)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rangewatch.wire import events
+from rangewatch.wire.records import Event
 from rangewatch_server.rules.gradients.unchanged_weights import RULE
 from tests.faults.fault import Job
 from tests.faults.models import CLASSES, FEATURES, cross_entropy, rows
@@ -194,12 +195,20 @@ def test_weights_that_are_updated_or_get_no_gradient_are_quiet(recording: Record
     assert recording.diagnose(RULE).findings == ()
 
 
-def held_still(recording: Recording, since: int = 100, amax: float = 1.0, dtype: str = "float32", **series: Any) -> Any:
+def held_still(
+    recording: Recording, since: int = 100, amax: Any = 1.0, dtype: str = "float32", other: Any = 1.0, **series: Any
+) -> Any:
     """The updates of an attached optimizer leave a.bias as it is from `since` on."""
     sampled = events.event(events.SampledWeights(("a.bias", "z.bias"), are_held=True), 1, 1)
     grads = [tensor("a.bias", "grad", 0, dtype), tensor("b.weight", "grad", 1, dtype)]
     moved = {"sampled_update": copied(since), **series}
-    recording.write(grads, 200, {"amax": np.array([[amax], [1.0]])}, series=moved, events=[sampled])
+    recording.write(
+        grads,
+        200,
+        {"amax": np.array([np.broadcast_to(each, 200) for each in (amax, other)])},
+        series=moved,
+        events=[sampled],
+    )
     return recording.diagnose(RULE).findings
 
 
@@ -211,12 +220,16 @@ def test_updates_that_change_nothing_any_more(recording: Recording, since: int) 
     assert finding.facts["cause_class"] == "optimizer" and "zero_grad()" in finding.remedy[0].text
 
 
+def attached(*kinds: str, **options: Any) -> Event:
+    return Event("attached", 1, 0, "", {"options": {"kinds": list(kinds), **options}})
+
+
 @pytest.mark.parametrize(("fraction", "count"), [(np.nan, 1), (1e-3, 0)], ids=["none", "another parameter's"])
 def test_updates_that_have_moved_nothing_so_far(recording: Recording, fraction: float, count: int) -> None:
     """No parameter has a gradient, as where the backward goes through a copy of the model."""
     sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
     moved = {"sampled_update": 0.0, "update_fraction": fraction}
-    recording.write([tensor("a", dtype="float32")], 200, series=moved, events=[sampled])
+    recording.write([tensor("a", dtype="float32")], 200, series=moved, events=[sampled, attached("output", "grad")])
     findings = recording.diagnose(RULE).findings
     assert [each.facts["cause_class"] for each in findings] == ["no_gradient"] * count
     assert recording.diagnose(RULE, stop=40).findings == ()
@@ -227,11 +240,49 @@ def test_updates_that_have_moved_nothing_so_far(recording: Recording, fraction: 
     [
         {"since": 160}, {"amax": 0.0}, {"dtype": "bfloat16"},
         {"update_fraction": np.where(np.arange(200) % 32 == 0, 1e-3, np.nan)},
+        {"lr": np.where(np.arange(200) < 100, 0.1, 1e-9)},
+        {"lr": 1e-3, "amax": 1e-5},
+        {"amax": np.where(np.arange(200) < 100, 1.0, 1e-6), "other": np.where(np.arange(200) < 100, 1.0, 1e-4)},
     ],
-    ids=["not for long", "no gradient", "rounded", "others are moved"],
+    ids=["not for long", "no gradient", "rounded", "others are moved", "rate", "small update", "converged"],
 )  # fmt: skip
 def test_others_that_stay_for_a_reason_are_quiet(recording: Recording, how: Any) -> None:
     assert held_still(recording, **how) == ()
+
+
+@pytest.mark.parametrize("steps", [700, 3_000, 9_000])
+def test_the_step_of_updates_that_change_nothing_stays(recording: Recording, steps: int) -> None:
+    """Also once all of the last steps are so."""
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
+    grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+    recording.write(grads, steps, series={"sampled_update": copied(300, steps)}, events=[sampled])
+    (finding,) = recording.diagnose(RULE).findings
+    assert (finding.subject, finding.step) == ("moved", 300) and "any more since" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "known", [(), (attached("output"),), (attached("grad", include=["a"]),)], ids=["not known", "kinds", "include"]
+)
+def test_gradients_that_are_not_read_are_not_said_to_be_none(recording: Recording, known: tuple[Event, ...]) -> None:
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
+    series = {"sampled_update": 0.0, "update_fraction": np.nan}
+    recording.write([tensor("a", dtype="float32")], 200, series=series, events=[sampled, *known])
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_an_lbfgs_that_finds_no_better_place_is_quiet(recording: Recording) -> None:
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
+    grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+    known = events.event(events.Optimizers(("LBFGS",)), 1, 1)
+    recording.write(grads, 200, series={"sampled_update": copied(20)}, events=[sampled, known])
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_a_rate_that_was_zero_moves_nothing(recording: Recording) -> None:
+    sampled = events.event(events.SampledWeights(("a.bias",), are_held=True), 1, 1)
+    series = {"sampled_update": 0.0, "update_fraction": np.nan, "lr": 0.0}
+    recording.write([tensor("a", dtype="float32")], 200, series=series, events=[sampled, attached("grad")])
+    assert recording.diagnose(RULE).findings == ()
 
 
 def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> None:

@@ -213,3 +213,44 @@ def test_a_weight_without_and_a_bias_with_a_gradient_are_of_units_that_died(reco
 @pytest.mark.parametrize("how", [{"gradual": True}, {"output": 0.0}, {"output": 100.0}], ids=str)
 def test_one_that_faded_or_units_that_died_or_saturated_are_another_matter(recording: Recording, how: Any) -> None:
     assert "cause_class" not in codec(recording, **how).facts
+
+
+HEADS = [
+    tensor("body", call_index=0, dtype="float32"), tensor("main", call_index=1, dtype="float32"),
+    tensor("aux", call_index=2, dtype="float32"),
+    tensor("aux.weight", "grad", 3, "float32"), tensor("aux.bias", "grad", 4, "float32"),
+    tensor("main.weight", "grad", 5, "float32"), tensor("main.bias", "grad", 6, "float32"),
+    tensor("body.weight", "grad", 7, "float32"), tensor("body.bias", "grad", 8, "float32"),
+]  # fmt: skip
+
+
+def headed(
+    recording: Recording, *, gradual: bool = False, since: int = 140, zero: Any = (3, 5), output: float = 1.0
+) -> Finding:
+    amax = np.exp(NOISE.normal(0, 0.2, (9, 300)))
+    rows = slice(*zero)
+    if gradual:
+        amax[rows, 40:140] *= np.linspace(1, 0.005, 100)
+    amax[rows, since:] = 0
+    amax[2, since:] *= output
+    recording.write(HEADS, 300, {"amax": amax})
+    (finding,) = recording.diagnose(RULE).findings
+    return finding
+
+
+@pytest.mark.parametrize("gradual", [False, True])
+def test_a_head_whose_term_of_the_loss_is_switched_off(recording: Recording, gradual: bool) -> None:
+    """What lies before it is trained by another head."""
+    finding = headed(recording, gradual=gradual)
+    assert (finding.severity, finding.step, finding.facts["cause_class"]) == ("info", 140, "weight")
+    assert "Where that is meant, nothing is wrong." in " ".join(finding.evidence)
+    assert "round" not in finding.remedy[0].code
+
+
+def test_one_that_is_most_of_the_model_and_not_on_yet(recording: Recording) -> None:
+    assert headed(recording, since=0, zero=(3, 7)).severity == "info"
+
+
+@pytest.mark.parametrize("how", [{"output": 0.0}, {"output": 1e3}, {"zero": (4, 5)}, {"zero": (5, 9)}], ids=str)
+def test_units_that_died_or_saturated_and_what_ends_the_backward_are_not(recording: Recording, how: Any) -> None:
+    assert headed(recording, **how).severity == "warning"

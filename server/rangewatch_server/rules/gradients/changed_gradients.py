@@ -93,7 +93,7 @@ def _judged(evidence: Evidence, name: str, gradients: np.ndarray, step: int, fac
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(known & (most > 0), norms / most, np.nan)
     before = ratio[:-1][np.isfinite(ratio[:-1])]
-    if not known[-1] or len(before) < FEWEST:
+    if not known[-1] or not most[-1] > 0 or len(before) < FEWEST:
         return None
     usual = float(np.quantile(before, USUAL))
     if ratio[-1] < factor * usual or ratio[-1] < SUMMED * len(evidence.ranks):

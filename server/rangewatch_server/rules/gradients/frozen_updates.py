@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.small_updates import UPDATE_FRACTION
 from rangewatch_server.rules.gradients.strong_decay import DECAY_FRACTION
 from rangewatch_server.rules.loss.series import rates
+from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -36,13 +36,10 @@ FALLEN, ROUNDED = 0.1, 1e-6
 SQUARE = 1e18
 """Magnitude from which the square of a number is beyond float32, with room for what it is multiplied by."""
 
-WITH_SQUARES = frozenset({"Adam", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta"})
-"""Optimizers of torch that keep squares of gradients."""
-
 
 def frozen(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    if not evidence.has_series(UPDATE_FRACTION) or not _keeps_squares(evidence) or _has_low_precision(evidence):
+    if not evidence.has_series(UPDATE_FRACTION) or not keeps_squares(evidence) or _has_low_precision(evidence):
         return
     low = max(evidence.start, evidence.whole_stop - STEPS)
     size, decay = (evidence.largest(name, low, evidence.whole_stop) for name in (UPDATE_FRACTION, DECAY_FRACTION))
@@ -61,11 +58,6 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     if len(gradients) and min(_given(evidence, gradients, int(each)) for each in still[-READINGS:]) > LEAST:
         largest = _largest(evidence, gradients, began, int(still[0]))
         yield _finding(evidence, began, still, float(size[at[last]]), largest)
-
-
-def _keeps_squares(evidence: Evidence) -> bool:
-    names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
-    return bool(names) and names <= WITH_SQUARES
 
 
 def _has_low_precision(evidence: Evidence) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,12 +11,14 @@ import numpy as np
 from rangewatch.wire.events import Optimizers, SampledWeights
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.query.events import StoredEvent
-from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.gradients.frozen_updates import frozen
 from rangewatch_server.rules.gradients.same_bits import same_bits
 from rangewatch_server.rules.loss.series import rates
 from rangewatch_server.rules.loss.spike_cause import UPDATE, WRITTEN
+from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -158,6 +161,14 @@ WIDE = ("float32", "float64")
 """Dtypes in which no update is lost in rounding for so long."""
 
 
+LEAST_UPDATE, CONVERGED, AT_FIRST = 1e-6, 1e-3, 8
+"""The change of an element that rate and gradient must come to: a smaller one may be rounded away. And the part that
+must be left of the gradients of so many first steps."""
+
+ENDS_ITSELF = "LBFGS"
+"""Its search may find no better place any more, or its tolerances be met: then it changes nothing."""
+
+
 def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
     """Updates of an attached optimizer that leave a parameter as it is to the bit, which gets a gradient in each step;
     and no matrix has moved in any of them."""
@@ -171,21 +182,94 @@ def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
     first = int(other[-1]) + 1 if len(other) else 0
     if len(moved) - first < STILL:
         return
-    since, entries = int(steps[first]), evidence.tensors.entries
+    if any(ENDS_ITSELF in known.classes for _, known in evidence.details(Optimizers)):
+        return
+    since, has_moved = (int(steps[first]), True) if len(other) else _still_since(evidence)
     gradients = tensors_of(evidence, "grad")
-    mine = [each for each in gradients.tolist() if entries[each].fqn == known.names[0] and entries[each].dtype in WIDE]
     fractions = evidence.largest("update_fraction", since, evidence.whole_stop)
     if (fractions > 0).any():
         return
-    if not len(gradients) and since == steps[0] and not np.isfinite(fractions).any():
-        yield _never_moved(evidence, known.names[0], since, len(moved))
-    if not mine:
+    if not len(gradients) and not has_moved and not np.isfinite(fractions).any() and _reads_gradients(evidence):
+        if _is_felt(evidence, since, None):
+            yield _never_moved(evidence, known.names[0], since, len(moved))
         return
+    mine = _pushed(evidence, gradients, known.names[0])
+    if mine is not None and _is_felt(evidence, since, mine) and not _has_converged(evidence, gradients):
+        entry = evidence.tensors.entries[mine]
+        yield _not_moved(evidence, entry, since, len(moved) - first, has_moved=has_moved)
+
+
+def _still_since(evidence: Evidence) -> tuple[int, bool]:
+    """The first update after the last that changed the sampled parameter, and whether there was such a one."""
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    moved = np.flatnonzero(~np.isin(evidence.largest(UPDATE, start, stop, level), (0.0, -np.inf)))
+    size = FANOUT**level
+    begin = max(start, (start // size + int(moved[-1])) * size) if len(moved) else start
+    values = evidence.largest(UPDATE, begin, min(stop, begin + size + WINDOW))
+    last = np.flatnonzero(~np.isin(values, (0.0, -np.inf)))
+    after = int(last[-1]) + 1 if len(last) else 0
+    there = np.flatnonzero(~np.isneginf(values[after:]))
+    return begin + after + (int(there[0]) if len(there) else 0), bool(len(moved))
+
+
+def _pushed(evidence: Evidence, gradients: Array, name: str) -> int | None:
+    """The gradient of the parameter `name` where that is there in each of the last steps, and no rounding."""
+    entries = evidence.tensors.entries
+    mine = [each for each in gradients.tolist() if entries[each].fqn == name and entries[each].dtype in WIDE]
+    if not mine:
+        return None
     amax = evidence.window(("amax",)).columns["amax"][:, -STILL:]
     usual = np.median(amax[gradients].max(axis=1, initial=0.0))
-    if not (amax[mine[0]] > 0).all() or not amax[mine[0]].max() > NEGLIGIBLE * usual:
-        return
-    yield _not_moved(evidence, entries[mine[0]], since, len(moved) - first, has_moved=bool(len(other)))
+    is_pushed = (amax[mine[0]] > 0).all() and amax[mine[0]].max() > NEGLIGIBLE * usual
+    return mine[0] if is_pushed else None
+
+
+def _is_felt(evidence: Evidence, since: int, gradient: int | None) -> bool:
+    """Whether an update by the rates since then would change an element that is near 1; True where none is known."""
+    rate = rates(evidence, max(since, evidence.whole_stop - WINDOW), evidence.whole_stop)
+    rate = rate[np.isfinite(rate)]
+    if not len(rate):
+        return True
+    size = 1.0
+    if gradient is not None and not keeps_squares(evidence):
+        amax = float(evidence.window(("amax",)).columns["amax"][gradient, -STILL:].max())
+        size = min(1.0, amax / _scale(evidence, evidence.whole_stop - STILL, evidence.whole_stop))
+    return bool(rate.max() * size > LEAST_UPDATE)
+
+
+def _scale(evidence: Evidence, start: int, stop: int) -> float:
+    """The largest loss scale in [start, stop); 1.0 where there is none."""
+    values = evidence.series("loss_scale", start, stop) if evidence.is_loss_scaled else np.ones(1)
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(values.max()) if len(values) else 1.0
+
+
+def _has_converged(evidence: Evidence, gradients: Array) -> bool:
+    """Whether gradients are next to nothing beside those of the first steps."""
+    start, stop = evidence.start, evidence.start + AT_FIRST
+    first = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, ("amax",), gradients).columns["amax"]
+    last = evidence.window(("amax",)).columns["amax"][gradients, -STILL:]
+    before, now = (float(np.median(np.asarray(each, np.float64).max(axis=0, initial=0.0))) for each in (first, last))
+    low = evidence.whole_stop - STILL
+    return now / _scale(evidence, low, evidence.whole_stop) < CONVERGED * before / _scale(evidence, start, stop)
+
+
+class _Attached(msgspec.Struct):
+    """What is read of the options in an event `attached`."""
+
+    options: dict[str, Any] = {}
+
+
+def _reads_gradients(evidence: Evidence) -> bool:
+    """Whether the agent was to read the gradients of all parameters."""
+    newest = next(iter(evidence.run.events("attached", 1)), None)
+    try:
+        options = {} if newest is None else msgspec.json.decode(newest.data, type=_Attached).options
+    except msgspec.MsgspecError:
+        return False
+    kinds = options.get("kinds")
+    return isinstance(kinds, list) and "grad" in kinds and not options.get("include") and not options.get("exclude")
 
 
 def _never_moved(evidence: Evidence, name: str, since: int, count: int) -> Finding:
@@ -195,7 +279,7 @@ def _never_moved(evidence: Evidence, name: str, since: int, count: int) -> Findi
         summary=f"{place(since, rank)}: the optimizer's updates have changed nothing so far: {name} is what it was, "
         "and no parameter of the model has had a gradient.",
         evidence=(
-            f"It was the same to the bit after {count} updates in a row, up to step {evidence.whole_stop - 1}.",
+            f"It was the same to the bit after the last {count} updates, up to step {evidence.whole_stop - 1}.",
             "Cause (likely): no backward reaches the model that the optimizer has: it goes through a copy of it, or "
             "ends where the graph is cut by .data, detach() or no_grad.",
             "What would decide: print a parameter's .grad right before optimizer.step().",
@@ -220,7 +304,7 @@ def _not_moved(evidence: Evidence, entry: TensorEntry, since: int, count: int, *
         summary=f"{place(since, rank)}: the optimizer's updates change nothing{' any more since' if has_moved else ''}"
         f": {entry.fqn} stays as it is, though the backward gives it a gradient in each step.",
         evidence=(
-            f"It was the same to the bit after {count} updates in a row, up to step {evidence.whole_stop - 1}, and no "
+            f"It was the same to the bit after the last {count} updates, up to step {evidence.whole_stop - 1}, and no "
             "matrix moved in those of them in which that is read.",
             "Cause (likely): the gradients are gone when the optimizer steps, as where zero_grad() stands between the "
             "backward and the step. Against that: an optimizer that has other parameters than those that it was "

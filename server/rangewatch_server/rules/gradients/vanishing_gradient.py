@@ -209,17 +209,19 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
     zeros = int(points.zero[int(dead[0])].sum())
     since = _zero_since(evidence, int(dead[0]))
     cut = "" if since is None else _cut(evidence, int(dead[0]), since)
+    is_term = _is_term(evidence, int(dead[0]), evidence.start if since is None else since)
     return Finding(
+        severity="info" if is_term else "",
         rank=rank, step=step, tensor=entries[0].fqn, kind=entries[0].kind, subject="all zero",
         summary=f"{place(step, rank)}: the gradients of {len(dead)} of {among} parameters are zero in every element; "
         f"counted from the loss, {the(entries[0])} is the first of them.",
         evidence=(
             f"That one has been zero in {zeros} of the last {int(points.observed[int(dead[0])].sum())} steps.",
             f"The others: {listed(entries[1:])}.",
-            *([_CUT.format(cut), _TEST] if cut else [_DEAD]),
+            *(_TERM if is_term else [_CUT.format(cut), _TEST] if cut else [_DEAD]),
         ),
         remedy=(
-            _straight_through(cut) if cut else
+            _LEAVE_OUT if is_term else _straight_through(cut) if cut else
             Remedy(
                 f"Look at what {module or 'the model'} is given: a dead activation right before it, a detach(), or a "
                 "multiplication by 0.",
@@ -230,7 +232,8 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
             ),
         ),
         facts={
-            "zero": len(dead), "parameters": among, "cause_class": "backward_arithmetic" if cut else "dead_units",
+            "zero": len(dead), "parameters": among,
+            "cause_class": "weight" if is_term else "backward_arithmetic" if cut else "dead_units",
             "where": module,
         },
     )  # fmt: skip
@@ -326,23 +329,70 @@ def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points
     since = _zero_since(evidence, first.tensor) if is_zero else first.since
     step = since if is_zero and since is not None else step
     where = place(step, rank)
-    cut = _cut(evidence, first.tensor, since) if is_zero and since is not None else ""
+    is_term = is_zero and since is not None and _is_term(evidence, first.tensor, since)
+    cut = _cut(evidence, first.tensor, since) if is_zero and since is not None and not is_term else ""
+    causes = _TERM if is_term else (_CUT.format(cut), _TEST) if cut else ()
+    where_class = "weight" if is_term else "backward_arithmetic"
     text = (
         "has been zero in every element since"
         if is_zero
         else f"has vanished: it is {2.0**first.fall:.2g} times below {first.against}"
     )
     return Finding(
+        severity="info" if is_term else "",
         rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="vanishing",
         summary=f"{where}: {the(entry)} {text}.",
-        evidence=(*_evidence(evidence, first, others, points, ranks), *([_CUT.format(cut), _TEST] if cut else [])),
-        remedy=(_straight_through(cut),) if cut else tuple(_remedies()),
+        evidence=(*_evidence(evidence, first, others, points, ranks), *causes),
+        remedy=(_LEAVE_OUT,) if is_term else (_straight_through(cut),) if cut else tuple(_remedies()),
         facts={
             "fall_bits": first.fall, "against": first.against, "all_zero": is_zero,
-            **({"cause_class": "backward_arithmetic", "where": entry.fqn.rpartition(".")[0]} if cut else {}),
+            **({"cause_class": where_class, "where": entry.fqn.rpartition(".")[0]} if cut or is_term else {}),
             **({} if since is None else {"since_step": since}),
         },
     )  # fmt: skip
+
+
+_TERM = (
+    "Cause (likely): what it leads to no longer counts in the loss: its term is multiplied by 0, as by a weight that "
+    "was annealed or switched off, or not yet on. What its module gives is not 0, and what lies before it in the "
+    "forward gets gradients by another way. Where that is meant, nothing is wrong.",
+    "What would decide: print the weight of each term of the loss.",
+)
+
+_LEAVE_OUT = Remedy(
+    "Look at the weights of the terms of the loss. A term that is meant to be off may be left out of the forward, "
+    "which saves its time; one that is not needs its weight back.",
+    "",
+    "what lies before it in the forward gets gradients, and it gets none",
+)
+
+
+def _is_term(evidence: Evidence, tensor: int, since: int) -> bool:
+    """Whether a whole branch is without gradients, whose outputs are as large as before or those of no dead unit."""
+    gradients, entries = tensors_of(evidence, "grad"), evidence.tensors.entries
+    stop, position = min(since + LASTING, evidence.whole_stop), evidence.tensors.position
+    module = entries[tensor].fqn.rpartition(".")[0]
+    outputs = tensors_of(evidence, "output")
+    own = [at for at, each in enumerate(outputs.tolist()) if entries[each].fqn == module]
+    if not own or since >= stop:
+        return False
+    chosen = np.concatenate([gradients, outputs])
+    low = max(evidence.start, since - LASTING)
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("call_count", "amax"), chosen)
+    called = np.asarray(block.columns["call_count"]) > 0
+    amax = np.where(called, np.asarray(block.columns["amax"], np.float64), 0.0)
+    after, had = amax[:, since - low :].max(axis=1), called[:, since - low :].any(axis=1)
+    zero = (after == 0) & had
+    of_gradients, of_outputs = slice(0, len(gradients)), slice(len(gradients), None)
+    if zero[of_outputs].any() or not after[of_outputs][own[0]] > 0 or _is_given_zeros(evidence, since, stop):
+        return False
+    before = amax[:, : since - low].max(axis=1, initial=0.0)[of_outputs][own[0]]
+    if before > 0 and abs(np.log2(after[of_outputs][own[0]] / before)) > USUAL_BITS:
+        return False
+    # Gradients are made from the loss on: what lies before it in the forward comes after it.
+    first = position[gradients[zero[of_gradients]]].min(initial=position[tensor])
+    is_other = position[gradients] > first
+    return bool((is_other & (after[of_gradients] > 0)).any())
 
 
 USUAL_BITS = 4.0

@@ -182,7 +182,8 @@ def _diverged(evidence: Evidence, name: str) -> Finding | None:
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, wanted, gradients)
     amax = np.where(block.columns["nan_count"] + block.columns["inf_count"] > 0, 0.0, block.columns["amax"]).max(axis=0)
     if evidence.is_loss_scaled:
-        amax = np.nan_to_num(amax / evidence.series("loss_scale", start, stop))
+        scale = evidence.series("loss_scale", start, stop)  # one that only falls is 0 at last
+        amax = np.nan_to_num(amax / np.where(scale > 0, scale, np.nan))
     largest, first = amax[steps - start], float(values[0])
     known = largest[largest > 0]
     if not len(known):
@@ -444,7 +445,8 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
     values = evidence.series(INPUT_ELEMENTS, low, jump.step + jump.count)
     before, since = values[: jump.step - low], values[jump.step - low :]
     before, since = before[np.isfinite(before)], since[np.isfinite(since)]
-    if not len(before) or not len(since) or not jump.level <= ABOVE_FIRST * np.median(began[np.isfinite(began)]):
+    began = began[np.isfinite(began)]
+    if not len(before) or not len(since) or not len(began) or not jump.level <= ABOVE_FIRST * np.median(began):
         return ""
     if not (since.min() > SIZE * before.max() or SIZE * since.max() < before.min()):
         return ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import SampledWeights, StateLoaded
+from rangewatch.wire.events import Optimizers, SampledWeights, StateLoaded
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.activations.attention_logits import are_logits
@@ -20,6 +20,7 @@ from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
+from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import MOST_RANKS, Array, tensors_of
 from rangewatch_server.rules.rule import Remedy
@@ -62,8 +63,11 @@ LASTING = 50
 
 FACTOR_BITS, FACTOR_SLACK, FACTOR_PART = 3.0, 2.0, 0.2
 """Bits by which a loss must have risen whose gradients say that it was multiplied: as far as it, within so many bits
-and this part of its own. A squared error of odd targets raises them by half as many bits, a bounded one by none.
-"""
+and this part of its own. A squared error of odd targets raises them by half as many bits, a bounded one by none."""
+
+FACTOR_ROOM = 4.0
+"""A cross entropy of rows that were nearly right and are wrong raises both alike, by up to 1 over the part that was
+wrong, and so many times as far where rows no longer pull apart: a factor is only likely above that."""
 
 ODD_RANK = 3.0
 """How many times as large as of the others the rise of the loss of one rank must be that is alone with it."""
@@ -101,10 +105,12 @@ def explained(
 ) -> Explanation:
     """Of the series `name`, which left `usual` at `step` and was low again at `back`; None: of the gradients alone."""
     is_short = back is not None and back - step <= SHORT
+    is_lasting = _is_lasting(evidence, step, back)
     rank, whose = _odd_rank(evidence, name, step, usual)
     outputs = risers(evidence, activations(evidence), step)
     gradients = risers(evidence, tensors_of(evidence, "grad"), step)
     ratio = _first_ratio(evidence, step)
+    is_of_all_since = is_lasting and not outputs
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
     rate, written, thawed = odd_rate(evidence, step), _written(evidence, step), _thawed(evidence, step)
     restored = _of_restored(evidence, step)
@@ -114,7 +120,7 @@ def explained(
         *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
-            has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short,
+            has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short, is_lasting=is_lasting,
         ),
         *(() if is_short else _of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else _of_factor(evidence, name, step, rank)),
@@ -129,7 +135,7 @@ def explained(
     first = order[0] if order else Candidate("", 0.0)
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio)
     sentences = [
-        *_verdict(order, are_written=bool(written)), *([whose] if whose else []),
+        *_verdict(order, are_written=bool(written), is_of_all_since=is_of_all_since), *([whose] if whose else []),
         *(f"Attention logits left their band with it: {_name(evidence, each)}." for each in logits[:1]),
         *_settings(evidence, step), *row_sentences(evidence.run, _ranks(evidence, rank), step),
     ]  # fmt: skip
@@ -137,7 +143,7 @@ def explained(
         first.cause, first.sureness if order else "", tuple(sentences),
         tuple(
             _remedies(
-                order, step, rate, place, is_lasting=_is_lasting(evidence, step, back),
+                order, step, rate, place, is_lasting=is_lasting, is_of_all_since=is_of_all_since,
                 are_written=bool(written or restored),
                 thawed=thawed,
             )
@@ -272,7 +278,7 @@ def _of_loaded(evidence: Evidence, step: int) -> Iterator[Candidate]:
 def _of_update(evidence: Evidence, step: int, gradients: list[Riser], *, has_rate: bool) -> Iterator[Candidate]:
     """The optimizer moved a parameter further than ever right before, by a gradient and a rate that were as usual."""
     low = max(evidence.start, step - EARLIER - HISTORY)
-    if has_rate or step - low <= FEWEST or not evidence.has_series(UPDATE):
+    if has_rate or step - low <= FEWEST or not evidence.has_series(UPDATE) or not len(tensors_of(evidence, "grad")):
         return
     with np.errstate(divide="ignore", invalid="ignore"):
         bits = np.log2(evidence.largest(UPDATE, low, step))
@@ -280,13 +286,31 @@ def _of_update(evidence: Evidence, step: int, gradients: list[Riser], *, has_rat
     if left is None or left[1] < UPDATE_BITS or any(each.step <= left[0] for each in gradients):
         return
     names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
-    text = (
+    far = (
         f"The update of step {left[0]} moved {next(iter(names), 'a parameter')} {2.0 ** left[1]:.3g} times as far as "
-        "usual, by gradients and a learning rate that were as usual: what the optimizer keeps from step to step (its "
-        "moments, its count of steps) had changed."
+        "usual, by gradients and a learning rate that were as usual"
     )
-    yield Candidate("optimizer", 0.9, (text,), ("its moments themselves (kinds exp_avg and exp_avg_sq record them).",))
+    clips = evidence.series(CLIPPED, low, left[0] + 1) if evidence.has_series(CLIPPED) else np.full(2, np.nan)
+    if np.mean(np.isfinite(clips[:-1])) > USUALLY and not np.isfinite(clips[-1]):
+        text = f"{far}: the gradients were clipped in the steps before, and not in that one."
+        yield Candidate("clip", 0.92, (text,))
+        return
+    against = ["its moments themselves (kinds exp_avg and exp_avg_sq record them)."]
+    if any(known.groups for _, known in evidence.details(Optimizers)):
+        against.append("the learning rate of that parameter's own group: the largest of all is recorded.")
+    if keeps_squares(evidence):
+        text = f"{far}: what the optimizer keeps from step to step (its moments, its count of steps) had changed."
+        yield Candidate("optimizer", 0.9, (text,), tuple(against))
+        return
+    text = (
+        f"{far}: what stands between the backward and the step (a clip that was left out, a division), or what the "
+        "optimizer keeps from step to step, had changed."
+    )
+    yield Candidate("optimizer", 0.84, (text,), tuple(against))
 
+
+CLIPPED, USUALLY = "clipped_norm", 0.9
+"""Series of a clip by torch's own function, and the part of the steps before in which there was one."""
 
 RESUMED = 32
 """Steps after a state was loaded within which a loss that rises by and by speaks for it."""
@@ -395,7 +419,7 @@ def _written(evidence: Evidence, step: int) -> list[Candidate]:
 
 def _of_data(
     evidence: Evidence, name: str | None, rank: int | None, step: int, outputs: list[Riser], gradients: list[Riser], *,
-    has_rate: bool, is_short: bool,
+    has_rate: bool, is_short: bool, is_lasting: bool,
 ) -> Iterator[Candidate]:  # fmt: skip
     known = [rows for each in _ranks(evidence, rank) if (rows := rows_of(evidence.run, each, step)) is not None]
     if any(outliers(rows) for rows in known):
@@ -414,6 +438,12 @@ def _of_data(
         yield Candidate("data", 0.78, (text,), () if known else against)
     if first is None and name is not None and evidence.tensors.entries:
         text = "Nothing that the model computes left its usual range before the loss did: its targets are what is left."
+        if is_lasting:
+            text = (
+                "Nothing that the model computes left its usual range before the loss did, and it has stayed for "
+                "longer than a single batch does: the targets of all batches since, or how the loss is computed since "
+                "then (the weight of a term that was raised or switched on), are what is left."
+            )
         yield Candidate("data", 0.8 if gradients else 0.55, (text,), () if known else against)
     elif first is not None and _is_input_side(evidence, first):
         text = f"{_name(evidence, first)} rose {2.0**first.bits:.3g} times at that very step, and nothing before it."
@@ -465,20 +495,25 @@ def _of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> It
         if evidence.is_loss_scaled:
             gradients = gradients - np.log2(evidence.series("loss_scale", low, step + 1))
         loss = np.log2(evidence.series(name, low, step + 1, rank))
-        rises = gradients[:, -1] - np.nanmedian(gradients[:, :-1], axis=1)
-        factor = float(loss[-1] - np.nanmedian(loss[:-1]))
-    rises = rises[np.isfinite(rises)]
-    if not len(rises) or not FACTOR_BITS <= factor < np.inf:
+    known = np.isfinite(gradients[:, -1]) & np.isfinite(gradients[:, :-1]).any(axis=1)
+    if not known.any() or not np.isfinite(loss[:-1]).any():
         return
-    if abs(np.median(rises) - factor) > min(FACTOR_SLACK, FACTOR_PART * factor):
+    rise = float(np.median(gradients[known, -1] - np.nanmedian(gradients[known, :-1], axis=1)))
+    usual = float(np.nanmedian(loss[:-1]))
+    factor = float(loss[-1]) - usual
+    if not FACTOR_BITS <= factor < np.inf or abs(rise - factor) > min(FACTOR_SLACK, FACTOR_PART * factor):
         return
     texts = (
         f"The loss rose to about {2.0**factor:.3g} times what was usual, the gradients with it to about "
-        f"{2.0 ** float(np.median(rises)):.3g} times, and no output did.",
+        f"{2.0**rise:.3g} times, and no output did.",
         f"Odd targets would raise the gradients of a squared error by the root of that, to {2.0 ** (factor / 2):.3g} "
         "times.",
     )
-    yield Candidate("forward_arithmetic", 0.82, texts)
+    if 2.0**rise * -np.expm1(-(2.0**usual)) > FACTOR_ROOM:
+        yield Candidate("forward_arithmetic", 0.82, texts)
+    else:
+        text = "A cross entropy of rows that the model had nearly right, and has wrong now, rises so by itself."
+        yield Candidate("forward_arithmetic", 0.5, (texts[0], text))
 
 
 def _of_weight(
@@ -565,9 +600,15 @@ NAMES = {
     "data": "the batch of that step", "learning_rate": "the learning rate",
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
+    "clip": "gradients that were no longer clipped",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
+_ALL_SINCE = "the batches since that step, or how their loss is computed"
+_BOTH_LOSSES = (
+    "Compute the loss of a batch from before that step again: if it is as it was then, the batches since are others "
+    "(harder, or with other targets); if it is not, the loss is computed otherwise. Either may be meant."
+)
 _COMPARE = "Compare all parameters right after the optimizer's step and right before the next forward."
 
 TESTS = {
@@ -576,22 +617,26 @@ TESTS = {
     "optimizer": "Go back to a checkpoint from before it and repeat these steps with the state left as it was.",
     "forward_arithmetic": "Compute the loss of that batch again, outside of the loop: if it is usual there, the loop's "
     "code multiplied it.",
+    "clip": "Go back to a checkpoint from before it and repeat these steps with the clip as it was.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
 
 
-def _verdict(order: list[Candidate], *, are_written: bool) -> Iterator[str]:
+def _verdict(order: list[Candidate], *, are_written: bool, is_of_all_since: bool) -> Iterator[str]:
     if not order:
         yield "Why is not known: nothing else that was recorded left its usual range with it."
         return
     best, *others = order
     is_written = are_written and best.cause == "weight"
     name, test = (_OVERWRITTEN, _COMPARE) if is_written else (NAMES[best.cause], TESTS[best.cause])
+    if is_of_all_since and best.cause == "data":
+        name, test = _ALL_SINCE, _BOTH_LOSSES
     yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
         yield f"Not known: {text}"
     for each in others[:1]:
-        yield f"Less likely: {NAMES[each.cause]}. {' '.join(each.supports)}"
+        other = _ALL_SINCE if is_of_all_since and each.cause == "data" else NAMES[each.cause]
+        yield f"Less likely: {other}. {' '.join(each.supports)}"
     yield f"What would decide: {test}"
 
 
@@ -602,6 +647,7 @@ def _remedies(
     place: TensorEntry | None,
     *,
     is_lasting: bool,
+    is_of_all_since: bool,
     are_written: bool = False,
     thawed: Thawed | None = None,
 ) -> Iterator[Remedy]:
@@ -652,6 +698,13 @@ def _remedies(
             "    rangewatch.batch(ids=ids, losses=losses)",
             because,
         )  # fmt: skip
+        if is_of_all_since:
+            yield Remedy(
+                f"Look at what the loop does at step {step}: data that become harder, or a term of the loss that is "
+                "raised or switched on, are no fault where they are meant.",
+                "", because,
+            )  # fmt: skip
+            return
         if order[0].weight < LIKELY:
             yield Remedy(
                 f"Go back to a checkpoint from before step {step}, and see whether it comes again with other batches.",
@@ -665,6 +718,12 @@ def _remedies(
             "", because,
         )  # fmt: skip
         yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", clip, because)
+    elif cause == "clip":
+        yield Remedy(
+            f"Clip the gradients in each step, as before step {step}, or lower the learning rate where the clip is "
+            "meant to end: all of a gradient is in the update without it.",
+            clip, because,
+        )  # fmt: skip
     elif cause == "optimizer" and are_written:
         yield Remedy(
             "Save and load the whole state of what writes to the weights besides the optimizer (Lookahead's slow "

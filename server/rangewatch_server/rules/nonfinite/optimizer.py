@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+import numpy as np
+
 from rangewatch.wire.events import Nonfinite, OptimizerDetails, TensorDetails
 from rangewatch_server.numerics.headroom import limits_of
+from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.tensor_phrases import NEAR_BITS, counts, headroom
 
@@ -19,8 +23,30 @@ def optimizer_of(case: Case, parameter: str) -> OptimizerDetails | None:
         if event.rank == case.bad.rank and 0 <= event.step - case.bad.step <= 1:
             optimizer = context.optimizer
             if optimizer is not None and optimizer.parameter == parameter:
-                return optimizer
+                is_left = optimizer.gradient is not None and found_inf(case) and not has_updated(case)
+                return msgspec.structs.replace(optimizer, gradient=None) if is_left else optimizer
     return None
+
+
+def found_inf(case: Case) -> bool:
+    """Whether the loss scaler found Inf or NaN in the gradients of the step before: they stay in `.grad`, and the
+    optimizer is not given them."""
+    evidence, step = case.evidence, case.bad.step - 1
+    if step < evidence.start or not evidence.is_loss_scaled:
+        return False
+    found = evidence.series("found_inf", step, step + 1, case.bad.rank)
+    return bool(len(found) and found[0] > 0)
+
+
+def has_updated(case: Case) -> bool:
+    """Whether an update of the step before changed the parameter that is compared: a fused optimizer is called in a
+    step that its scaler skips as well, and changes nothing."""
+    row = case.evidence.run.names().series.get("sampled_update")
+    if row is None:
+        return False
+    step, names = case.bad.step - 1, ("max", "nonfinite_count")
+    block = case.evidence.run.slice(SERIES_PART, [case.bad.rank], 0, step, step + 1, names, np.array([row]))
+    return any(bool(block.columns[each][0, 0] > 0) for each in names)
 
 
 def optimizer_fault(case: Case, parameter: str) -> str:

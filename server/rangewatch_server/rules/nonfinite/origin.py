@@ -12,7 +12,12 @@ from rangewatch.wire.records import MOMENTS
 from rangewatch_server.rules.mesh import values
 from rangewatch_server.rules.nonfinite import forward, operations
 from rangewatch_server.rules.nonfinite.case import Case, StepView
-from rangewatch_server.rules.nonfinite.optimizer import optimizer_fault, optimizer_sentences, was_given_zeros
+from rangewatch_server.rules.nonfinite.optimizer import (
+    found_inf,
+    optimizer_fault,
+    optimizer_sentences,
+    was_given_zeros,
+)
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
 from rangewatch_server.rules.replicas.along_axes import mesh_of
 
@@ -174,13 +179,14 @@ def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
 def _turned_bad(case: Case, name: str, *, is_given_so: bool) -> Iterator[str]:
     """`is_given_so`: the optimizer was given what was not finite."""
     before = case.bad.step - 1
+    what = "The forward" if found_inf(case) else "All that was recorded"
     if "Embedding" in case.entry.module:
         yield (
-            f"All that was recorded of step {before} on this rank was finite. But an embedding reads only the rows "
+            f"{what} of step {before} on this rank was finite. But an embedding reads only the rows "
             "that a batch asks for: a bad row shows with the first batch that does, and may have been bad for long."
         )
     else:
-        yield f"All that was recorded of step {before} on this rank was finite: it turned bad after that forward."
+        yield f"{what} of step {before} on this rank was finite: it turned bad after that forward."
     gradient = next((each for kind in ("reduced_grad", "grad") for each in _of(case, name, kind)), None)
     if gradient is None:
         yield "Its gradient is not recorded (kinds=grad would): whether that was finite is not known."
@@ -189,7 +195,7 @@ def _turned_bad(case: Case, name: str, *, is_given_so: bool) -> Iterator[str]:
         when = "that step" if step == before else f"step {step}, the last of which it is known,"
         was = "0 in all elements" if amax == 0 else f"finite, {range_text(case.view.entries[gradient].dtype, amax)}"
         if is_given_so:
-            yield f"Its gradient at {when}, as the backward made it, was {was}."
+            yield f"Its gradient at {when.rstrip(',')}, as the backward made it, was {was}."
         else:
             yield (
                 f"Its gradient at {when} was {was}: the optimizer's update did it, or what changed the gradient before "

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
@@ -20,6 +21,17 @@ MOST_STEPS = 16_384
 FEWEST, CLASSES = 8, 3
 """Readings in a row whose batch is of one class each, and of how many classes they are: where one class is rare a batch
 is of the other alone, and of a discriminator each batch is real or made."""
+
+
+MOST_APART = 0.5
+"""Part of the readings in which ranks may have other classes than each other, as near the end of one."""
+
+ORDERED = 4.0
+"""Standard deviations by which classes must stay, or follow one another upwards or downwards, more often than classes
+that are drawn at random do: a sampler that makes batches of one class, or microbatches of one class each, mean it."""
+
+AGAIN = 1e-4
+"""Chance that drawn classes come again in the same order, up to which it is none."""
 
 
 class Spell(msgspec.Struct, frozen=True):
@@ -41,8 +53,18 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     shares, classes = (evidence.series(name, low, evidence.whole_stop) for name in (SHARE, CLASS))
     at = np.flatnonzero(np.isfinite(shares) & np.isfinite(classes))
     spell = _first_spell(low + at, shares[at], classes[at])
-    if spell is not None:
+    if spell is not None and _is_of_all_ranks(evidence, spell):
         yield _finding(evidence, spell)
+
+
+def _is_of_all_ranks(evidence: Evidence, spell: Spell) -> bool:
+    """Whether all ranks have the same class: where each has another one, the batch of all of them is mixed."""
+    if len(evidence.ranks) == 1:
+        return True
+    row, stop = np.array([evidence.run.names().series[CLASS]]), spell.last + 1
+    block = evidence.run.slice(SERIES_PART, list(evidence.ranks), 0, spell.first, stop, ("min", "max"), row)
+    low, high = (np.asarray(block.columns[each][0], np.float64) for each in ("min", "max"))
+    return bool(np.mean((low == high)[np.isfinite(low)]) > 1 - MOST_APART)
 
 
 def _first_spell(steps: np.ndarray, shares: np.ndarray, classes: np.ndarray) -> Spell | None:
@@ -51,10 +73,37 @@ def _first_spell(steps: np.ndarray, shares: np.ndarray, classes: np.ndarray) -> 
     edges = np.diff(is_pure)
     for begin, end in zip(np.flatnonzero(edges > 0).tolist(), np.flatnonzero(edges < 0).tolist(), strict=True):
         count = len(np.unique(classes[begin:end]))
-        if end - begin >= FEWEST and count >= CLASSES:
+        if end - begin >= FEWEST and count >= CLASSES and _is_ordered(classes[begin:end]):
             before = float(np.median(shares[:begin])) if begin else None
             return Spell(int(steps[begin]), int(steps[end - 1]), end - begin, count, before, end < len(shares))
     return None
+
+
+def _is_ordered(classes: np.ndarray) -> bool:
+    """Whether (n,) classes stay, or go up or down, too often for such as are drawn at random, or come again in the same
+    order."""
+    total, counts = len(classes), np.unique(classes, return_counts=True)[1].astype(np.float64)
+    pairs = counts * (counts - 1)
+    chance = pairs.sum() / (total * (total - 1))  # that two of them are the same
+    expected = (total - 1) * chance
+    # Of neighbours in a random order, by how often both of two pairs, apart or with one in common, are the same.
+    in_common = (pairs * (counts - 2)).sum() / (total * (total - 1) * (total - 2))
+    apart = (pairs.sum() ** 2 - 4 * (pairs * (counts - 2)).sum() - 2 * pairs.sum()) / (
+        total * (total - 1) * (total - 2) * (total - 3)
+    )
+    variance = expected + 2 * (total - 2) * in_common + (total - 2) * (total - 3) * apart - expected**2
+    stays = np.count_nonzero(classes[1:] == classes[:-1])
+    if stays - expected > ORDERED * np.sqrt(max(variance, 0.0)):
+        return True
+    if any(
+        chance ** (total - lag) * total <= AGAIN and np.array_equal(classes[lag:], classes[:-lag])
+        for lag in range(2, total // 2 + 1)
+    ):
+        return True
+    moves = np.sign(np.diff(classes))
+    moves = moves[moves != 0]
+    # Of numbers in a random order half of the moves go up, with a variance of a twelfth of their number.
+    return bool(abs(moves.sum()) / 2 > ORDERED * np.sqrt((len(moves) + 1) / 12))
 
 
 def _finding(evidence: Evidence, spell: Spell) -> Finding:
@@ -98,7 +147,8 @@ RULE = Rule(
     "through files or rows in the order in which they lie, sorted by class. The loss falls within a class and jumps "
     "with the next, batch norms keep the statistics of one class, and what was learned before is forgotten. Known by "
     "the targets that a cross entropy (`nll_loss`) keeps for its backward, at each eighth step, of batches of 8 rows "
-    "or more; three classes at least. Info once batches are mixed again.",
+    "or more; three classes at least, the same ones on all ranks, in an order that classes which are drawn at random "
+    "hardly ever have. Info once batches are mixed again.",
     check=check,
     explains=("loss_spike", "short_spike", "loss_stuck", "learning_lost", "dead_activation", "exploding_gradient"),
 )
