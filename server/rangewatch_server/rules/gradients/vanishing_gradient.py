@@ -398,6 +398,9 @@ def _is_term(evidence: Evidence, tensor: int, since: int) -> bool:
 USUAL_BITS = 4.0
 """Bits within which the last gradient before the zeros, and what its module gives, must be of what was usual."""
 
+SATURATING = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
+"""Modules of torch whose own gates may be what has no slope any more, whatever they give."""
+
 _CUT = (
     "Cause (likely): an operation without a slope. {} A rounding, a sign, a comparison, a clamp or a factor of 0 lies "
     "between it and the loss since then, or it is detached there and zero_grad(set_to_none=False) leaves zeros."
@@ -412,7 +415,7 @@ def _cut(evidence: Evidence, tensor: int, since: int) -> str:
     outputs, stop = tensors_of(evidence, "output"), min(since + MEASURED, evidence.whole_stop)
     module = entries[tensor].fqn.rpartition(".")[0]
     own = [int(each) for each in outputs if entries[int(each)].fqn == module]
-    if not own or since - low < FEWEST:
+    if not own or since - low < FEWEST or entries[own[0]].module in SATURATING:
         return ""
     chosen = np.array([tensor, own[0], *map(int, outputs)])
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("call_count", "amax"), chosen)
