@@ -40,6 +40,7 @@ def test_layers_that_were_just_unfrozen(recording: Recording) -> None:
     (finding,) = jump(recording, calls=calls)
     assert finding.facts["cause_class"] == "learning_rate"
     assert "encoder.weight got the first gradient of the run at step 99" in " ".join(finding.evidence)
+    assert finding.facts["sureness"] == "likely", "the rate may be far too large, and that is not known"
     assert "parameter group with a smaller learning rate" in finding.remedy[0].text
 
 

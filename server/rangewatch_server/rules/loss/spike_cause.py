@@ -389,7 +389,7 @@ def _of_thawed(evidence: Evidence, thawed: Thawed | None) -> Iterator[Candidate]
         "group, or of layers that were just unfrozen, may be far too large for them, though no rate rose."
     )
     yield Candidate(
-        "learning_rate", 0.87, (text,), ("the rate of that group by itself: the largest of all is recorded.",)
+        "learning_rate", 0.84, (text,), ("the rate of that group by itself: the largest of all is recorded.",)
     )
 
 
