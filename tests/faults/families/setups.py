@@ -580,6 +580,30 @@ def overlap(
             watch.log(loss=loss.item())
 
 
+# Gradients that are changed before the update
+
+
+def enlarged(
+    job: Job, steps: int = 400, *, times: float, at: int = 130, every: int = 0,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+) -> None:  # fmt: skip
+    """`times` as large in the step `at`, or in each `every`, after the backward."""
+    model, data = mlp(), rows(job.seed)
+    held, now = optimizer(model.parameters(), 2e-3), [0]
+
+    def change() -> None:
+        if now[0] == at or (every and now[0] % every == 5):
+            for each in model.parameters():
+                each.grad *= times
+
+    def loss_of(step: int) -> Tensor:
+        now[0] = step
+        x, y = data(step)
+        return F.cross_entropy(model(x), y)
+
+    loop(job, model, held, loss_of, steps, clip=change)
+
+
 # Losses of two parts under a scaler
 
 
@@ -834,6 +858,10 @@ HEALTHY: dict[str, Plan] = {
     "attention over texts without padding": {"setup": padded},
     "overlap of larger pictures in float32": {"setup": overlap, "wide": True, "until": 70},
     "overlap of small pictures in float16": {"setup": overlap, "size": 32, "until": 120},
+    "gradients that are 50 times as large now and then": {"setup": enlarged, "times": 50.0, "every": 40},
+    "gradients that are a thousand times as large once, under SGD": {
+        "setup": enlarged, "times": 1e3, "optimizer": lambda parameters, rate: torch.optim.SGD(parameters, rate / 100),
+    },
     "two losses that are scaled": {"setup": two_tasks},
     "two losses that are added before": {"setup": two_tasks, "second": "added"},
     "a loss that is scaled by hand": {"setup": two_tasks, "second": "by hand"},

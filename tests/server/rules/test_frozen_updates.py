@@ -47,11 +47,27 @@ def test_a_gradient_that_the_backward_made_so_large(recording: Recording) -> Non
     assert "a gradient of 1e+30 in the steps after 96" in finding.evidence[1]
 
 
+@pytest.mark.parametrize("decay", [0.0, 1e-5])
+def test_updates_that_are_dwarfed_by_squares(recording: Recording, decay: float) -> None:
+    """With decay alone left it cannot be told from nothing."""
+    (finding,) = found(recording, after=1e-8, decay=decay)
+    assert (finding.step, finding.facts["readings"], finding.facts["cause_class"]) == (97 if decay else 65, 6, "clip")
+    assert ("next to nothing is learned" in finding.summary) == (not decay)
+    assert ("a gradient far too large" in finding.evidence[1]) == (not decay)
+
+
+def test_a_gradient_that_the_backward_made_far_too_large(recording: Recording) -> None:
+    (finding,) = found(recording, after=1e-8, gradient=np.where(EACH == AT, 1e10, 0.25))
+    assert finding.facts["cause_class"] == "optimizer" and "4e+10 times as large as before" in finding.evidence[1]
+
+
 @pytest.mark.parametrize(
     "otherwise",
     [
         {"after": 1e-5},
         {"after": 1e-5, "decay": 1e-5},
+        {"after": 1e-8, "gradient": np.where(EACH < AT, 0.25, 1e-3)},
+        {"after": 1e-8, "rate": np.where(EACH < AT, 1e-3, 1e-8)},
         {"gradient": 1e-9},
         {"gradient": np.where(EACH < AT, 0.25, 0.0)},
         {"optimizer": "SGD"},

@@ -1,5 +1,6 @@
-"""Updates in which nothing of the gradients is left any more, though there are gradients and a learning rate: Adam
-divides by the root of squares that it keeps, and one that is Inf stays so and makes every update 0.
+"""Updates in which nothing of the gradients is left any more, or next to nothing, though gradients and learning rate
+are as they were: Adam divides by the root of squares that it keeps. One that is Inf stays so and makes every update 0;
+one that is far too large makes updates small for thousands of steps.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ SQUARE = 1e18
 """Magnitude from which the square of a number is beyond float32, with room for what it is multiplied by."""
 
 
+DWARFED, ALIKE, FALLS = 1e-3, 0.1, 3
+"""Part of what the gradients moved before that an update may at most have, and of their size then that they must; and
+readings in which it comes down to that. More slowly it may be a training that converges."""
+
+
 def frozen(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
     if not evidence.has_series(UPDATE_FRACTION) or not keeps_squares(evidence) or _has_low_precision(evidence):
@@ -44,20 +50,34 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     low = max(evidence.start, evidence.whole_stop - STEPS)
     size, decay = (evidence.largest(name, low, evidence.whole_stop) for name in (UPDATE_FRACTION, DECAY_FRACTION))
     at = np.flatnonzero(np.isfinite(size))
-    is_left = size[at] - np.maximum(decay[at], 0.0) > DECAY_ALONE * size[at]
+    left = size[at] - np.maximum(decay[at], 0.0)
+    usual = float(np.median(left[: len(left) // 2 + 1]))
+    is_left = (left > DECAY_ALONE * size[at]) & (left > DWARFED * usual)
     last = int(np.flatnonzero(is_left)[-1]) if is_left.any() else -1
     if len(at) - 1 - last < READINGS or is_left[: last + 1].sum() < BEFORE:
         return
-    began, still = low + int(at[last]), low + at[last + 1 :]
+    is_zero = not (left[last + 1 :] > DECAY_ALONE * size[at[last + 1 :]]).any()
+    as_usual = np.flatnonzero(left >= ALIKE * usual)
+    if not is_zero and (not len(as_usual) or last - as_usual[-1] > FALLS):
+        return
+    # For tens of steps after it the first moments move weights by what is far too large.
+    if len(as_usual) and last - FALLS <= as_usual[-1] and (not is_zero or as_usual[-1] < last):
+        last = max(0, int(as_usual[-1]) - 1)
+    began, still = low + int(at[last]), low + at[last + 1 :][left[last + 1 :] <= DWARFED * usual]
     # At a rate that has fallen far, updates of float32 weights are rounded away too.
     rate = rates(evidence, began, int(still[-1]) + 1)
     rate = rate[np.isfinite(rate)]
     if not len(rate) or not rate.min() > FALLEN * rate[0] or size[at[last]] < ROUNDED:
         return
     gradients = tensors_of(evidence, "grad")
-    if len(gradients) and min(_given(evidence, gradients, int(each)) for each in still[-READINGS:]) > LEAST:
-        largest = _largest(evidence, gradients, began, int(still[0]))
-        yield _finding(evidence, began, still, float(size[at[last]]), largest)
+    if not len(gradients):
+        return
+    given = min(_given(evidence, gradients, int(each)) for each in still[-READINGS:])
+    remains = 0.0 if is_zero else float(left[-len(still) :].max() / usual)
+    if given <= LEAST or (not is_zero and given < ALIKE * _given(evidence, gradients, began)):
+        return
+    largest = _largest(evidence, gradients, began, int(still[0]))
+    yield _finding(evidence, began, still, float(size[at[last]]), largest, remains)
 
 
 def _has_low_precision(evidence: Evidence) -> bool:
@@ -79,40 +99,53 @@ def _largest(evidence: Evidence, gradients: Array, start: int, stop: int) -> flo
     return float(values[np.isfinite(values)].max(initial=0.0))
 
 
-def _finding(evidence: Evidence, began: int, still: Array, before: float, gradient: float) -> Finding:
+def _finding(evidence: Evidence, began: int, still: Array, before: float, gradient: float, remains: float) -> Finding:
+    """`remains`: the part of what gradients moved before that the largest update since has; 0: none."""
     rank, seen = only_rank(evidence), int(still[-1])
-    is_own = gradient >= SQUARE
+    usual = _given(evidence, tensors_of(evidence, "grad"), began)
+    is_own = gradient >= (usual / DWARFED if remains else SQUARE)
+    what = f"is {gradient / usual:.3g} times as large as before" if remains else "is Inf in float32"
+    keeps = (
+        "Adam keeps its square for a thousand steps and more, and divides each update by the root of that."
+        if remains
+        else "what Adam keeps of squares stays Inf: it divides each later update by that."
+    )
     cause = (
-        f"Cause (likely): a gradient of {gradient:.3g} in the steps after {began}. Its square is Inf in float32, and "
-        "what Adam keeps of squares stays Inf: it divides each later update by that."
+        f"Cause (likely): a gradient of {gradient:.3g} in the steps after {began}. It {what}, and {keeps}"
+        if is_own and remains
+        else f"Cause (likely): a gradient of {gradient:.3g} in the steps after {began}. Its square {what}, and {keeps}"
         if is_own
         else "Cause (likely): what stands between backward and optimizer.step(), as clipping or unscaling does, gave "
-        "the optimizer a gradient whose square is Inf in float32, at one step: what it keeps of squares stays Inf, and "
-        "each later update is divided by that. The largest gradient that a backward made in those steps was "
-        f"{gradient:.3g}."
+        f"the optimizer a gradient {'far too large' if remains else 'whose square is Inf in float32'}, at one step: "
+        f"{keeps} The largest gradient that a backward made in those steps was {gradient:.3g}."
     )
+    nothing = f"at most {remains:.2g} of what gradients moved before" if remains else "nothing of the gradients"
     return Finding(
         rank=rank, step=began + 1, subject="frozen", kind=None,
-        summary=f"{place(began + 1, rank)}, or up to {int(still[0]) - began - 1} steps later: from here on nothing of "
-        "the gradients is in the updates: nothing is learned any more.",
+        summary=f"{place(began + 1, rank)}, or up to {int(still[0]) - began - 1} steps later: from here on {nothing} "
+        f"is in the updates: {'next to ' if remains else ''}nothing is learned any more.",
         evidence=(
-            f"Of the gradients nothing was in the update of any matrix that was looked at, in {len(still)} readings up "
-            f"to step {seen}; at step {began} the largest update was {before:.2g} of its weight.",
+            f"Of the gradients {'so little' if remains else 'nothing'} was in the update of any matrix that was looked "
+            f"at, in {len(still)} readings up to step {seen}; at step {began} the largest update was {before:.2g} of "
+            "its weight.",
             cause,
-            "What would decide: look for Inf in the optimizer's state.",
+            "What would decide: look for "
+            + ("squares (exp_avg_sq) far above the gradients' own" if remains else "Inf")
+            + " in the optimizer's state.",
         ),
         remedy=(
             Remedy(
                 "Go back to a checkpoint from before, or empty the optimizer's state; and leave out a step whose "
                 "gradients are so large when the optimizer is given them.",
-                "bad = [name for name, each in model.named_parameters() for value in optimizer.state[each].values()\n"
-                "       if torch.is_tensor(value) and not torch.isfinite(value).all()]\n"
-                "print(bad)  # of these the state is not finite: optimizer.state.clear() begins anew",
-                "no update has had anything of a gradient since",
+                "for name, each in model.named_parameters():  # far above the gradient's, or not finite?\n"
+                "    for key, value in optimizer.state[each].items():\n"
+                "        print(name, key, float(torch.as_tensor(value).abs().max()))\n"
+                "# optimizer.state.clear() begins anew",
+                "gradients and learning rate are as they were, and updates are not",
             ),
         ),
         facts={
             "since_step": began + 1, "seen_step": seen, "readings": len(still), "gradient": gradient,
-            "cause_class": "optimizer" if is_own else "clip",
+            "remains": remains, "cause_class": "optimizer" if is_own else "clip",
         },
     )  # fmt: skip
