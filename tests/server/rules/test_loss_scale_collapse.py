@@ -49,6 +49,17 @@ def test_an_output_that_is_bad_is_to_blame_and_not_the_scale(recording: Recordin
     assert "which no scale mends" in found.summary
 
 
+@pytest.mark.parametrize("count", ["nan_count", "inf_count"])
+def test_an_output_in_float32_is_not_to_be_computed_in_float32(recording: Recording, count: str) -> None:
+    series = scaled(200, range(170, 200))
+    layers = [tensor("a", call_index=0), tensor("b", "output", 1, "float32"), *LAYERS[2:]]
+    counts = {count: bad(series, OUTPUT_B, GRAD_B, GRAD_A)}
+    recording.write(layers, 200, counts, series=series, loss_scaled=True)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.remedy and not any("in float32" in each.text for each in found.remedy)
+    assert "whether its weights are finite" in found.remedy[0].text
+
+
 @pytest.mark.parametrize("first", [0, GRAD_B], ids=["outputs recorded", "gradients alone"])
 def test_a_loss_that_is_bad_itself_is_to_blame_where_outputs_were_seen_finite(recording: Recording, first: int) -> None:
     """Without outputs nothing is known of the forward that the loss is made of."""

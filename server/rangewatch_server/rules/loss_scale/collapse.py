@@ -250,9 +250,11 @@ def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remed
     if stays_nan:
         text = f"Look for a root, norm, logarithm or division of 0 behind {module or 'the model'}, and add an epsilon."
         yield Remedy(text, FIND_BACKWARD, first)
-    if blamed.what == "forward" and blamed.only_nan:
-        yield remedies.check_weights(module, f"{first}, and never Inf: its weights or its input may be NaN already")
-    if blamed.what != "reduction":
+    is_wide = blamed.what == "forward" and blamed.entry.dtype in ("float32", "float64")
+    if blamed.what == "forward" and (blamed.only_nan or is_wide):
+        never = ", and never Inf" * blamed.only_nan
+        yield remedies.check_weights(module, f"{first}{never}: its weights or its input may be {blamed.held} already")
+    if blamed.what != "reduction" and not is_wide:
         yield remedies.float32(module, f"{first}, in {blamed.entry.dtype}")
     if blamed.what == "gradient" and not stays_nan:
         yield remedies.clip("it holds back weights that grow; what overflows already it does not mend")
