@@ -26,6 +26,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "loss_broadcast": "one of the first losses compares every prediction with every target, by its shapes",
     "repeated_order": "a loader that is there to shuffle gave a second pass over its data the order of the first",
     "communication_hook": "gradients are reduced by a communication hook of your own",
+    "untied_weights": "names that stood for one parameter, and stand for several since",
     "unscaled_loss": "a backward of a loss that the loss scaler has not multiplied, for some steps, and when that ends",
     "reduced_by_hand": "the loop reduces gradients over all ranks itself, by `torch.distributed.all_reduce`",
     "clipping": "gradients are clipped while they are multiplied by the loss scale",

@@ -30,6 +30,7 @@ from rangewatch.wire.events import (
     ScaledOperand,
     ScaledOperands,
     UnscaledLoss,
+    UntiedWeights,
     event,
 )
 from rangewatch.wire.records import Event, TensorEntry
@@ -589,6 +590,11 @@ def broadcast(recording: Recording) -> None:
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 
+def untied(recording: Recording) -> None:
+    events = [event(UntiedWeights(("words.weight", "head.weight")), 1, 60)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
 def around_updates(recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any) -> None:
     """At the steps 1, 2, 4, 8, 16 and each 32nd, of 4,096 elements each."""
     steps, given = 200, {"sampled_count": 4096, "pushed_count": pushed, "unmoved_count": unmoved}
@@ -705,6 +711,7 @@ ALL = (
     Example("initial_gain", "", gain),
     Example("initial_loss", "", large_logits),
     Example("target_broadcast", "", broadcast),
+    Example("untied_weights", "", untied),
     Example("evaluation_mode", "The whole model in eval()", in_eval),
     Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
     Example("rounded_updates", "", rounded),

@@ -50,6 +50,7 @@ from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.state_loads import StateLoads
+from rangewatch.hooks.tied_parameters import TiedParameters
 from rangewatch.hooks.update_samples import UpdateSamples
 from rangewatch.recording.input_scale import InputScale
 from rangewatch.recording.parallel.axes import check_declared
@@ -581,8 +582,8 @@ def _add_hooks(
     coverage = OptimizerCoverage(
         observer, agent.events, model, selection, optimizers, kept, lambda: hooks.structure
     )  # fmt: skip
-    rate = LearningRate(agent, optimizers)
-    observer.step_readers += [coverage, rate]
+    rate, tied = LearningRate(agent, optimizers), TiedParameters(agent.events, model, lambda: hooks.structure)
+    observer.step_readers += [coverage, rate, tied]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
         _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken, sketches)

@@ -71,7 +71,8 @@ class OptimizerCoverage(StepReader):
         was_kept, self._was_kept = self._was_kept, self._kept.step_count >= KEPT_STEPS
         is_due = self._step_count >= 2 and not self._step_count & (self._step_count - 1)
         was_structure, self._known_structure = self._known_structure, self._structure()
-        is_due = is_due or self._known_structure != was_structure
+        if self._known_structure != was_structure:
+            is_due, self._step_count = True, 1  # what is new has had no backward yet: it is looked at soon again
         if not is_due and was_zero == is_zero and was_kept == self._was_kept:
             return
         optimizers = self._read()

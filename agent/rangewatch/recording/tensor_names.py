@@ -46,6 +46,15 @@ def clean_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
                 yield f"{fqn}.{name}" if fqn else name, parameter
 
 
+def parameter_names(model: nn.Module) -> list[list[str]]:
+    """The clean names of each parameter: several where modules share it."""
+    names: dict[int, list[str]] = {}
+    for fqn, module in _named(model):
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(f"{fqn}.{name}" if fqn else name)
+    return list(names.values())
+
+
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     names: dict[str, str] = {}
     modules: dict[str, nn.Module] = {}

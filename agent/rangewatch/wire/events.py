@@ -137,6 +137,13 @@ class Optimizers(Details, frozen=True):
     weight_decay: float = 0.0
 
 
+class UntiedWeights(Details, frozen=True):
+    """These names stood for one parameter, and stand for several since the event's step."""
+
+    KIND = "untied_weights"
+    names: tuple[str, ...] = ()
+
+
 class Router(msgspec.Struct, frozen=True, omit_defaults=True):
     """A router of a mixture of experts, which gives each token to `top_k` (0: not known) of `experts` experts.
 

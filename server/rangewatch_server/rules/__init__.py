@@ -81,6 +81,7 @@ from rangewatch_server.rules.setup import (
     sorted_classes,
     summed_microbatches,
     target_broadcast,
+    untied_weights,
 )
 
 ALL: tuple[Rule, ...] = (
@@ -130,6 +131,7 @@ ALL: tuple[Rule, ...] = (
     overloaded_expert.RULE,
     initial_loss.RULE,
     target_broadcast.RULE,
+    untied_weights.RULE,
     evaluation_mode.RULE,
     rounded_updates.RULE,
     held_at_zero.RULE,

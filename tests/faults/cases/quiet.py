@@ -237,6 +237,11 @@ def missing_values_are_a_million(job: Job) -> None:
     setups.table(job, missing=1e6, column=7)
 
 
+@planted("weight", "untied_weights", step=range(99, 103), against=NOT_DEAD[1:])
+def head_is_untied_by_a_resize(job: Job) -> None:
+    setups.resized(job)
+
+
 NOT_GIVEN = (r"[Ll]ower the learning rate", r"[Mm]ask", "bfloat16", "leave out samples")
 
 

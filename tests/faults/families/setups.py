@@ -580,6 +580,43 @@ def overlap(
             watch.log(loss=loss.item())
 
 
+# Tied tables
+
+
+class TiedTable(nn.Module):
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.words, self.norm, self.head = nn.Embedding(words, 32), nn.LayerNorm(32), nn.Linear(32, words, bias=False)
+        nn.init.normal_(self.words.weight, std=0.2)
+        self.mix = nn.Linear(32, 32)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(torch.tanh(self.mix(self.words(tokens)))))
+
+
+def resized(job: Job, steps: int = LONG, *, at: int = 100, ties: bool = False, more: int = 6) -> None:
+    """A table that is tied to the head gets `more` words at step `at`. `ties`: the head gets the new table as well."""
+    words = 24
+    model, following = TiedTable(words), torch.randint(0, words, (words,))
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
+
+    def before(step: int) -> None:
+        if step == at:
+            old = model.words.weight.data
+            table = 0.2 * torch.randn(words + more, 32)
+            table[:words] = old
+            model.words.weight = nn.Parameter(table)
+            model.head.weight = model.words.weight if ties else nn.Parameter(0.2 * torch.randn(words + more, 32))
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+
+    def loss_of(step: int) -> Tensor:
+        tokens = torch.randint(0, words, (64,))
+        return F.cross_entropy(model(tokens), following[tokens])
+
+    loop(job, model, optimizer, loss_of, steps, before)
+
+
 # Gradients that are changed before the update
 
 
@@ -862,6 +899,7 @@ HEALTHY: dict[str, Plan] = {
     "gradients that are a thousand times as large once, under SGD": {
         "setup": enlarged, "times": 1e3, "optimizer": lambda parameters, rate: torch.optim.SGD(parameters, rate / 100),
     },
+    "a table that grows and stays tied": {"setup": resized, "ties": True},
     "two losses that are scaled": {"setup": two_tasks},
     "two losses that are added before": {"setup": two_tasks, "second": "added"},
     "a loss that is scaled by hand": {"setup": two_tasks, "second": "by hand"},
