@@ -91,6 +91,8 @@ def _look(root: Any, scale: Tensor) -> _Seen:
             return _Seen.UNKNOWN
         name = str(node.name())
         factor = _factor(node) if name.startswith("MulBackward") else None
+        if factor is not None and type(factor) is not Tensor:  # such as a DTensor, which has no memory of its own
+            return _Seen.UNKNOWN
         if factor is not None and _is_scale(factor, scale):
             found |= _Seen.SCALED
         elif factor is not None and not factor.is_cpu:

@@ -18,6 +18,10 @@ from tests.agent.ingest_double import IngestDouble
 SCALE = torch.tensor(1024.0)
 
 
+class Named(Tensor):
+    """As a DTensor is one."""
+
+
 class Own(torch.autograd.Function):
     """A fused loss, which may scale as well as not."""
 
@@ -42,6 +46,7 @@ LOSSES: dict[str, tuple[Callable[[Tensor], Tensor], _Seen]] = {
     "by a weight with a gradient": (lambda out: out.mean() * out[0], _Seen.UNSCALED),
     "a part": (lambda out: out.mean() * SCALE + 0.1 * out.square().sum(), _Seen.PARTLY),
     "several in a stack": (lambda out: torch.stack([out.mean() * SCALE, out.amax()]).sum(), _Seen.PARTLY),
+    "by a subclass": (lambda out: out.mean() * torch.tensor(3.0).as_subclass(Named), _Seen.UNKNOWN),
     "by a function of one's own": (lambda out: Own.apply(out), _Seen.UNKNOWN),
     "a parameter": (lambda out: out.new_ones((), requires_grad=True) * 1.0, _Seen.UNKNOWN),
 }
