@@ -12,9 +12,9 @@ from torch import nn
 import rangewatch
 
 torch.manual_seed(815); torch.set_num_threads(1)
-USERS, ITEMS = 200, 120
+USERS, ITEMS = 60, 40
 taste, kind = torch.randn(USERS, 5), torch.randn(ITEMS, 5)
-config = {"lr": 5e-3, "beta_slow": 0.999, "beta_fast": 0.9}
+config = {"lr": 1e-2, "beta_slow": 0.999, "beta_fast": 0.9}
 
 
 class Ratings(nn.Module):

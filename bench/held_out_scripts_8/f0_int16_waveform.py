@@ -1,5 +1,5 @@
-"""The pitch of a voice from raw waveforms, a small net of 1-D convolutions without norms, regression, Adam. FAULT from step 150 on: the second part of the
-data is read with normalize=False: sixteen-bit integers up to 32767 go in where -1 to 1 was before.
+"""The pitch of a voice from raw waveforms, a small net of 1-D convolutions without norms, Adam. FAULT from step 150 on: the second part of the data
+is read with normalize=False: sixteen-bit integers up to 32767 go in where -1 to 1 was before.
 Without Rangewatch: loss 0.32 to 0.002 at step 140, 2.8e7 at step 150, 1.8e5 at step 160, 0.3 (nothing learnt) from step 200 on.
 Report: JusperLee/Dual-Path-RNN-Pytorch#16 (integers from the reader: NaN loss), SeanNaren/deepspeech.pytorch#208, pytorch/audio#2449.
 Cause: data. Step: 150. Right: data / input / batch / scale / normalise. Wrong: learning rate, GradScaler, mask."""

@@ -1,5 +1,6 @@
 """A small transformer encoder learns to turn sequences round; Adam and the schedule of the transformer paper, written out. FAULT from step 0 on: the
-factor width ** -0.5 is left out (and the warm-up is short), so that the rate goes up to 0.16, for Adam, and what was learnt by step 10 is lost for good.
+factor width ** -0.5 is left out (and the warm-up is short), so that the rate goes up to 0.16, for Adam,
+and what was learnt by step 10 is lost for good.
 Without Rangewatch: loss 3.3 to 0.04 at step 10, 52 at step 40, 192 at step 80, 2.8 (log 16) at the end; rate 0.047, 0.154, 0.110, 0.067.
 Report: OpenNMT/OpenNMT-py#869 (Adam with a rate of 2), jadore801120/attention-is-all-you-need-pytorch#101, tensorflow/tensor2tensor#280.
 Cause: learning_rate. Step: in the warm-up. Right: learning rate / schedule / warm-up. Wrong: GradScaler, mask, bfloat16."""

@@ -1,7 +1,8 @@
-"""Embeddings of a tree in the Poincare ball: plain SGD on the points, distances by acosh, nobody projects the points back into the ball. FAULT: a leaf
-is driven over the boundary, 1 - |u|**2 is negative, the argument of acosh is below 1, and the distance is NaN.
+"""Embeddings of a tree in the Poincare ball: plain SGD on the points, distances by acosh, nobody projects the points back into the ball. FAULT: a
+leaf is driven over the boundary, 1 - |u|**2 is negative, the argument of acosh is below 1, and the distance is NaN.
 Without Rangewatch: loss 2.2 to 0.86 at step 91, after which a norm is 1.0003; NaN from step 92 on.
-Report: geoopt/geoopt#227 (NaN loss of a Poincare distance), facebookresearch/poincare-embeddings#8 and #41 (norms of 1), leymir/hyperbolic-image-embeddings#13.
+Report: geoopt/geoopt#227 (NaN loss of a Poincare distance), facebookresearch/poincare-embeddings#8 and #41 (norms of 1),
+leymir/hyperbolic-image-embeddings#13.
 Cause: forward_arithmetic. Step: 92. Right: acosh / domain / clamp / project / norm. Wrong: GradScaler, mask, data order."""
 EXPECT = {"cause": ["forward_arithmetic"], "step": [91, 92], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "shuffl"],
