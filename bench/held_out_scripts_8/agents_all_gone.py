@@ -1,6 +1,6 @@
 """A critic for a team of agents (as in multi-agent PPO): attention over the agents, those that are gone are masked by key_padding_mask. FAULT at step
 150: in one state of the batch all agents are gone, the whole row is masked, and the softmax over nothing is NaN.
-Without Rangewatch: DOC
+Without Rangewatch: loss 1.04 to 0.41 at step 149, NaN from step 150 on.
 Report: pytorch/pytorch#41508 and #27968 (nn.MultiheadAttention with every key masked: NaN), pytorch/pytorch#103749.
 Cause: mask. Step: 150. Right: mask / row / softmax. Wrong: learning rate, GradScaler, bfloat16."""
 EXPECT = {"cause": ["mask"], "step": [150, 150], "place": r".*attention.*|", "rank": 0,

@@ -1,5 +1,5 @@
 """A temporal convolution net that forecasts electricity, AdamW, evaluated every 60 steps. FAULT from the evaluation before step 120 on: the evaluation now
-also reports the loss of a three-bit version: it rounds the weights in place to steps of max / 3 and does not put them back.
+also reports the loss of a ternary version: it rounds the weights in place to -max, 0 and max and does not put them back.
 Without Rangewatch: DOC
 Report: Enderdead/Pytorch_Quantize_impls#10 (eval mode changes the weights, Adam suffers), antspy/quantized_distillation#17.
 Cause: eval (or weight). Step: 120. Right: evaluation / weights / restore / in place. Wrong: GradScaler, mask, learning rate."""
@@ -39,12 +39,12 @@ def error(x):
 
 
 @torch.no_grad()
-def evaluate(three_bits):
+def evaluate(ternary):
     model.eval()
     result = [error(load_curves()).item()]
-    if three_bits:
+    if ternary:
         for p in model.parameters():
-            step_size = p.abs().max() / 3
+            step_size = p.abs().max()
             p.copy_((p / step_size).round() * step_size)
         result.append(error(load_curves()).item())
     model.train()
@@ -56,7 +56,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 handle = rangewatch.attach(model, optimizer)
 for step in range(280):
     if step and step % 60 == 0:
-        print("evaluation", evaluate(three_bits=step >= 120), flush=True)
+        print("evaluation", evaluate(ternary=step >= 120), flush=True)
     loss = error(load_curves())
     optimizer.zero_grad()
     loss.backward()

@@ -1,6 +1,6 @@
 """A keypoint net (convolutions, group norm) in the manner of YOLO: SGD whose momentum is warmed up from 0.8 in a straight line. FAULT from about step
 120 on: the line has no end at 0.937: momentum passes 1 at step 120 and the velocity grows by itself from there on.
-Without Rangewatch: DOC
+Without Rangewatch: loss 0.27 to 0.026 at step 120, 0.06 at step 140, 0.23 at step 180, 9 at step 220, 12000 at step 240.
 Report: after warmup_momentum of ultralytics/yolov5, np.interp(ni, [0, nw], [0.8, momentum]), which someone writes anew as a line.
 Cause: optimizer. Step: 120 and after. Right: momentum / optimizer. Wrong: GradScaler, mask, data order."""
 EXPECT = {"cause": ["optimizer"], "step": [110, 230], "place": None, "rank": 0,
