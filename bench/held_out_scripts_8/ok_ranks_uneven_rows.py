@@ -11,8 +11,8 @@ import rangewatch
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(830); torch.set_num_threads(1)
-LISTENERS, SONGS = 150, 90
-taste, style = torch.randn(LISTENERS, 6), torch.randn(SONGS, 6)
+LISTENERS, SONGS = 40, 40
+taste, style = torch.randn(LISTENERS, 4), torch.randn(SONGS, 4)
 
 
 class Songs(nn.Module):
@@ -27,12 +27,12 @@ class Songs(nn.Module):
 
 
 model = nn.parallel.DistributedDataParallel(Songs())
-optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 handle = rangewatch.attach(model, optimizer)
 own = torch.Generator().manual_seed(90 + rank)
 for step in range(260):
     n = int(torch.randint(100, 140, (1,), generator=own)) if rank == 0 else int(torch.randint(12, 28, (1,), generator=own))
-    u = torch.randint(0, 75, (n,), generator=own) + 75 * rank
+    u = torch.randint(0, 20, (n,), generator=own) + 20 * rank
     s = torch.randint(0, SONGS, (n,), generator=own)
     y = ((taste[u] * style[s]).sum(1) > 0.5 - rank).float()
     rows = torch.tensor(float(n))

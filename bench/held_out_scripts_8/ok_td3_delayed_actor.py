@@ -1,5 +1,5 @@
 """TD3 on a noisy pendulum-like system: two critics, targets moved by Polyak, the actor is updated at every second step only, a replay buffer; rewards are
-noisy and now and then -30 for a fall. The critics' loss goes up as values grow, with spikes, and comes down again. HEALTHY.
+noisy and now and then -10 for a fall. The critics' loss goes up as values grow, with spikes, and comes down again. HEALTHY.
 Without Rangewatch: DOC"""
 EXPECT = {"healthy": True}
 import copy
@@ -21,10 +21,10 @@ class Agent(nn.Module):
 
 def act(state, action):
     angle, speed = state[:, 0], state[:, 1]
-    speed = 0.95 * speed + 0.15 * torch.sin(angle) + 0.3 * action[:, 0] + 0.02 * torch.randn(len(state))
+    speed = 0.95 * speed + 0.15 * torch.sin(angle) + 0.4 * action[:, 0] + 0.02 * torch.randn(len(state))
     angle = angle + 0.2 * speed
     fell = angle.abs() > 1.2
-    reward = 1 - angle ** 2 + 0.5 * torch.randn(len(state)) - 30.0 * fell
+    reward = 1 - angle ** 2 + 0.5 * torch.randn(len(state)) - 10.0 * fell
     fresh = 0.2 * torch.randn(len(state), 2)
     after = torch.where(fell[:, None], fresh, torch.stack([angle, speed], 1))
     return torch.cat([after, torch.cos(after[:, :1])], 1), reward, fell.float()
@@ -32,14 +32,14 @@ def act(state, action):
 
 agent = Agent()
 target = copy.deepcopy(agent)
-actor_step = torch.optim.Adam(agent.actor.parameters(), lr=5e-4)
-critic_step = torch.optim.Adam([*agent.q1.parameters(), *agent.q2.parameters()], lr=1e-3)
+actor_step = torch.optim.Adam(agent.actor.parameters(), lr=2e-3)
+critic_step = torch.optim.Adam([*agent.q1.parameters(), *agent.q2.parameters()], lr=3e-3)
 handle = rangewatch.attach(agent, [critic_step, actor_step])
 state = torch.cat([0.2 * torch.randn(16, 2), torch.ones(16, 1)], 1)
 buffer = []
 for step in range(380):
     with torch.no_grad():
-        action = (agent.actor(state) + 0.3 * torch.randn(16, 1)).clamp(-1, 1)
+        action = (agent.actor(state) + 0.2 * torch.randn(16, 1)).clamp(-1, 1)
         after, reward, fell = act(state, action)
     buffer.append((state, action, reward, after, fell))
     state = after
