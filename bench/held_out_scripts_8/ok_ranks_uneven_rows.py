@@ -1,6 +1,6 @@
 """Two gloo ranks with DDP, a recommender of songs: rank 0 has about six times as many rows in a batch as rank 1 (sharded by country), so each rank's
 sum of losses is divided by the mean number of rows over the ranks, which is right; the logged losses of the ranks differ widely. HEALTHY.
-Without Rangewatch: DOC"""
+Without Rangewatch: rank 0: loss about 1.1 to 0.01, rank 1: 0.2 to 0.05; 100 to 139 rows against 12 to 27; the tables are the same on both ranks."""
 EXPECT = {"healthy": True, "ranks": 2}
 import torch
 import torch.distributed as dist

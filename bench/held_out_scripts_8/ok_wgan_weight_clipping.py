@@ -1,6 +1,7 @@
 """The first Wasserstein GAN: RMSprop for critic and generator, the critic's weights clipped to 0.03 after each of its steps (many lie exactly at the
 border), no batch norm. The critic's loss is negative and comes back towards 0, the generator's wanders. HEALTHY.
-Without Rangewatch: DOC"""
+Without Rangewatch: the critic -0.0 to a few thousandths either side of 0, the generator -0.07 to -0.02; the spread of the samples 1.5 to 2.2 by 0.7
+to 1.1 (true 1.41 by 0.71)."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn
