@@ -1,5 +1,5 @@
-"""A matrix factorisation with an MLP on ratings, Adam. FAULT from step 0 on: the settings give the betas as decay rates of second and first moment, so
-that betas is (0.999, 0.9): the direction is a mean over a thousand steps, the scale one over ten. The loss swings and comes down late.
+"""A matrix factorisation with an MLP on ratings, Adam. FAULT from step 0 on: the settings give the betas as decay rates of second and first moment,
+so that betas is (0.999, 0.9): the direction is a mean over a thousand steps, the scale one over ten. The loss swings and comes down late.
 Without Rangewatch: loss 1.3 to 0.85 at step 60, 0.40 at step 200, 0.26 at the end; with (0.9, 0.999) it is 0.03.
 Report: mila-iqia/blocks#1159 (Adam's betas the other way round), Lightning-AI/pytorch-lightning#4714 (betas mixed up in the help).
 Cause: optimizer. Step: 0, or later when it is sure. Right: beta / Adam / optimizer / momentum. Wrong: GradScaler, mask, bfloat16."""

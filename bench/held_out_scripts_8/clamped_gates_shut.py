@@ -1,6 +1,6 @@
-"""A GhostNet-like classifier with squeeze-and-excitation gates that are clamp(fc(pooled), 0, 1). FAULT from step 0 on: the bias of the gates is set to
--3 (a good start for a sigmoid gate), so that each gate is exactly 0 for every picture: nothing passes, no gradient comes back, and the loss stays at
-log 6.
+"""A GhostNet-like classifier with squeeze-and-excitation gates that are clamp(fc(pooled), 0, 1). FAULT from step 0 on: the bias of the gates is set
+to -3 (a good start for a sigmoid gate), so that each gate is exactly 0 for every picture: nothing passes, no gradient comes back, and the loss
+stays at log 6.
 Without Rangewatch: loss 1.795 at step 0 and 1.79 at the end; the gradient of the first layer is exactly 0 at every step.
 Report: iamhankai/ghostnet.pytorch#2 (a clamp in place of the sigmoid of the gate), rogertrullo/Receptive-Field-in-Pytorch#3.
 Cause: dead_units. Step: 0, or later when it is sure. Right: dead / saturated / gate / clamp / zero. Wrong: GradScaler, mask, bfloat16."""

@@ -1,5 +1,5 @@
-"""A surrogate of a flow (residual MLP), SGD with momentum; the norm at which gradients are clipped is let down in a straight line, 4 * (1 - step / 120).
-FAULT from step 121 on: the line is not stopped at zero; a negative max_norm turns every gradient round, and the net climbs the loss.
+"""A surrogate of a flow (residual MLP), SGD with momentum; the norm at which gradients are clipped is let down in a straight line, 4 * (1 - step /
+120). FAULT from step 121 on: the line is not stopped at zero; a negative max_norm turns every gradient round, and the net climbs the loss.
 Without Rangewatch: loss 0.35 to 0.007 at step 100, 0.008 at step 120, 0.26 at step 140, 70 at step 160, 6e5 at step 180, 8e13 at step 240.
 Report: ml-explore/mlx#4058 (a negative max_norm, of a schedule that runs past its end, silently reverses every gradient).
 Cause: clip. Step: 121 and after. Right: clip / max_norm / gradient norm / sign. Wrong: GradScaler, mask, data order."""

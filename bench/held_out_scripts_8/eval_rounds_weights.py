@@ -1,5 +1,5 @@
-"""A temporal convolution net that forecasts electricity, AdamW, evaluated every 60 steps. FAULT from the evaluation before step 120 on: the evaluation now
-also reports the loss of a ternary version: it rounds the weights in place to -max, 0 and max and does not put them back.
+"""A temporal convolution net that forecasts electricity, AdamW, evaluated every 60 steps. FAULT from the evaluation before step 120 on: the
+evaluation now also reports the loss of a ternary version: it rounds the weights in place to -max, 0 and max and does not put them back.
 Without Rangewatch: loss 0.58 to 0.021 at step 119, 0.44 at step 120, 0.78 at step 180, 1.54 at step 240, each time back near 0.03 fifty steps
 later; the evaluation itself says 0.016 and, rounded, 0.37, 0.71, 1.41.
 Report: Enderdead/Pytorch_Quantize_impls#10 (eval mode changes the weights, Adam suffers), antspy/quantized_distillation#17.

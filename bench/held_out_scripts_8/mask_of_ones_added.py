@@ -1,6 +1,6 @@
-"""A text classifier, a transformer with its own attention that adds the mask to the scores; up to step 140 the mask is 0 and -inf. FAULT from step 140
-on: a new collate function gives 1 for words and 0 for padding (as tokenizers do), which is added as it is. Padding, three quarters of a batch, is
-attended to, and the loss rises and stays higher.
+"""A text classifier, a transformer with its own attention that adds the mask to the scores; up to step 140 the mask is 0 and -inf. FAULT from step
+140 on: a new collate function gives 1 for words and 0 for padding (as tokenizers do), which is added as it is. Padding, three quarters of a batch,
+is attended to, and the loss rises and stays higher.
 Without Rangewatch: loss 1.75 to 0.4 to 0.9 about step 120, 1.42 at step 140, 1.0 to 1.3 after.
 Report: huggingface/transformers#41443 (a bool mask is added to the scores), awslabs/gluonts#1401 (masked with 1e-9), mlverse/torch#1208.
 Cause: mask. Step: 140. Right: mask / padding. Wrong: learning rate, GradScaler, bfloat16."""

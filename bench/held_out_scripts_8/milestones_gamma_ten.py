@@ -1,6 +1,6 @@
 """A small VGG-like net (no norms) on patterns, SGD with momentum, MultiStepLR. FAULT at step 140: gamma stands in the configuration as 10 ("decay
 by a factor of 10") and not as 0.1, so that the milestone raises the rate from 0.02 to 0.2.
-Without Rangewatch: loss 2.7 to 0.03 at step 100, 0.2 at step 140, 7.1 at step 143, 487 at step 148, NaN from about step 155 on.
+Without Rangewatch: loss 2.7 to 0.03 at step 100, 0.2 at step 140, 7.1 at step 143, 487 at step 148, 1e25 at step 151, NaN from step 152 on.
 Report: DeepLabCut/DeepLabCut#267 (a multi_step list that raises the rate), pytorch/pytorch#20486 and #31828 (MultiStepLR and its gamma).
 Cause: learning_rate. Step: 140. Right: learning rate / schedule / milestone. Wrong: GradScaler, mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [139, 160], "place": None, "rank": 0,

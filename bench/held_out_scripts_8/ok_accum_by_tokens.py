@@ -1,5 +1,5 @@
-"""A GRU language model with accumulation: each update has two to five micro-batches of quite different lengths, summed losses are divided by the number of
-tokens of the whole update, so that the losses that backward is called on are of all sizes; one optimizer step per update. HEALTHY.
+"""A GRU language model with accumulation: each update has two to five micro-batches of quite different lengths, summed losses are divided by the
+number of tokens of the whole update, so that the losses that backward is called on are of all sizes; one optimizer step per update. HEALTHY.
 Without Rangewatch: loss 2.95 to about 1.0 (0.89 to 1.3, as texts differ) from step 40 on."""
 EXPECT = {"healthy": True}
 import torch

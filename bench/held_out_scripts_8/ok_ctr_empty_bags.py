@@ -1,5 +1,5 @@
-"""Click-through prediction with hashed features: EmbeddingBag tables with sparse gradients (SparseAdam) beside a dense tower (Adagrad); many bags are empty
-(their sum is 0), most rows of a table are never touched, clicks are 5 % of the rows, so that the loss is small from the start. HEALTHY.
+"""Click-through prediction with hashed features: EmbeddingBag tables with sparse gradients (SparseAdam) beside a dense tower (Adagrad); many bags
+are empty (their sum is 0), most rows of a table are never touched, clicks are 5 % of the rows, so that the loss is small from the start. HEALTHY.
 Without Rangewatch: loss 0.25 to 0.09 to 0.23, as the share of clicks is 2 to 7 %."""
 EXPECT = {"healthy": True}
 import torch

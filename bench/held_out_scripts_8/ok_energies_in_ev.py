@@ -1,5 +1,6 @@
-"""A potential of molecules: each atom's energy is summed, the targets are total energies in eV, hundreds below zero, and the loss is the plain square of the
-error: it starts at 200,000 with gradients to match. A warm-up of 60 steps, clipping at 10 (all gradients are clipped for a long time), Adam. HEALTHY.
+"""A potential of molecules: each atom's energy is summed, the targets are total energies in eV, hundreds below zero, and the loss is the plain
+square of the error: it starts at 200,000 with gradients to match. A warm-up of 60 steps, clipping at 10 (all gradients are clipped for a long
+time), Adam. HEALTHY.
 Without Rangewatch: loss 205860, 8127 at step 20, 82 at step 100, 3 to 29 from step 160 on; the norm of the gradient 460,000 to 500, always above
 the bound of 10."""
 EXPECT = {"healthy": True}

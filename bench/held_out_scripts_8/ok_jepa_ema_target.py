@@ -1,5 +1,5 @@
-"""An I-JEPA-like net on sequences of patches: a context encoder, an EMA copy as the target without gradients, a predictor for the hidden patches, smooth
-L1; the EMA's momentum goes from 0.95 to 1. The target moves, so the loss falls slowly and goes up now and then. HEALTHY.
+"""An I-JEPA-like net on sequences of patches: a context encoder, an EMA copy as the target without gradients, a predictor for the hidden patches,
+smooth L1; the EMA's momentum goes from 0.95 to 1. The target moves, so the loss falls slowly and goes up now and then. HEALTHY.
 Without Rangewatch: loss 0.44 to 0.13, with ups of a third on the way; the spread of the target 0.93 to 0.96."""
 EXPECT = {"healthy": True}
 import copy

@@ -1,5 +1,5 @@
-"""A graph attention net for nodes of a stochastic block model, AdamW, cosine with warm restarts every 50 steps down to a rate of exactly 0 and up to 0.02
-again: small bumps of the loss at each restart. Dropout of attention, isolated nodes with a loop of their own. HEALTHY.
+"""A graph attention net for nodes of a stochastic block model, AdamW, cosine with warm restarts every 50 steps down to a rate of exactly 0 and up
+to 0.02 again: small bumps of the loss at each restart. Dropout of attention, isolated nodes with a loop of their own. HEALTHY.
 Without Rangewatch: loss 1.5 to 0.15 at step 90 and 0.1 at the end, with bumps (0.27 at step 210) after restarts."""
 EXPECT = {"healthy": True}
 import torch

@@ -1,5 +1,5 @@
-"""A speech tagger (temporal convolutions) in float16 autocast; the GradScaler starts at 16 and grows fourfold every 15 steps, so that it overshoots now
-and then: single steps with Inf in the gradients are skipped, the scale is quartered. Gradients are clipped after unscale_. HEALTHY.
+"""A speech tagger (temporal convolutions) in float16 autocast; the GradScaler starts at 16 and grows fourfold every 15 steps, so that it overshoots
+now and then: single steps with Inf in the gradients are skipped, the scale is quartered. Gradients are clipped after unscale_. HEALTHY.
 Without Rangewatch: loss 2.10 to 0.16; scale 16 to 2 ** 20 and back to 2 ** 18 again and again from step 105 on."""
 EXPECT = {"healthy": True}
 import torch

@@ -1,5 +1,5 @@
-"""TD3 on a noisy pendulum-like system: two critics, targets moved by Polyak, the actor is updated at every second step only, a replay buffer; rewards are
-noisy and now and then -10 for a fall. The critics' loss goes up as values grow, with spikes, and comes down again. HEALTHY.
+"""TD3 on a noisy pendulum-like system: two critics, targets moved by Polyak, the actor is updated at every second step only, a replay buffer;
+rewards are noisy and now and then -10 for a fall. The critics' loss goes up as values grow, with spikes, and comes down again. HEALTHY.
 Without Rangewatch: loss 1.9, 31 at step 20, 9 at step 140, 0.6 at the end; reward -3 to 0.8 at first, about 0.9 at the end."""
 EXPECT = {"healthy": True}
 import copy

@@ -1,6 +1,6 @@
-"""Two gloo ranks with DDP, a two-tower model of pictures and captions with a contrastive loss over the captions of both ranks. FAULT from step 0 on: the
-list for all_gather is [buffer] * world, the same tensor twice: both places hold the captions of one rank. The other rank looks for its captions
-among foreign ones, and its loss never falls.
+"""Two gloo ranks with DDP, a two-tower model of pictures and captions with a contrastive loss over the captions of both ranks. FAULT from step 0
+on: the list for all_gather is [buffer] * world, the same tensor twice: both places hold the captions of one rank. The other rank looks for its
+captions among foreign ones, and its loss never falls.
 Without Rangewatch: loss 5.6 and 6.0; rank 1 comes down to 1.35, rank 0 stays between 4.5 and 5.3.
 Report: PrimeIntellect-ai/prime-rl#691, pytorch/pytorch#5506 and #14632, Lightning-AI/pytorch-lightning#3253 (one tensor repeated in the list).
 Cause: communication. Step: 0, or later when it is sure. Right: gather / rank / buffer / collective. Wrong: learning rate, GradScaler, mask."""

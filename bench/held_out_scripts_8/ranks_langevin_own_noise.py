@@ -1,6 +1,6 @@
-"""Two gloo ranks with DDP, a Bayesian net for a survey, trained by stochastic gradient Langevin dynamics: after each step noise is added to the weights.
-FAULT from step 60 on, when the burn-in ends and the noise begins: each rank draws it from its own generator (seeded with its rank, for the data), so
-that the replicas walk apart.
+"""Two gloo ranks with DDP, a Bayesian net for a survey, trained by stochastic gradient Langevin dynamics: after each step noise is added to the
+weights. FAULT from step 60 on, when the burn-in ends and the noise begins: each rank draws it from its own generator (seeded with its rank, for the
+data), so that the replicas walk apart.
 Without Rangewatch: loss 1.42 and 1.45 to 0.24 and 0.25; the first weight differs between the ranks by 0.0 up to step 59, 0.02 after step 60, 0.11
 after step 100, 0.31 at the end.
 Report: goodfire-ai/spd#412 (own seeds for each rank), horovod/horovod#1927 (may replicas diverge), huggingface/nanotron#242.
