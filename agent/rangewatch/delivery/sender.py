@@ -27,6 +27,9 @@ from rangewatch.wire.records import Event, RankInfo
 
 THREAD, HTTP_THREAD = "rangewatch-sender", "rangewatch-poster"
 
+_chance = random.SystemRandom()
+"""Never the module's own functions: a loop that draws from them would draw others with us than without."""
+
 
 class DeliveryObserver(Protocol):
     """The agent whose batches a `Sender` sends. Called by the sender's thread."""
@@ -312,7 +315,7 @@ class Sender:
         return backoff_s
 
     def _back_off(self, delay_s: float) -> None:
-        self._next_attempt_s = time.monotonic() + delay_s * random.uniform(1.0, 1.25)
+        self._next_attempt_s = time.monotonic() + delay_s * _chance.uniform(1.0, 1.25)
 
     def _warn(self, topic: str, message: str) -> None:
         if topic not in self._warned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import socket
 import threading
 import time
@@ -72,6 +73,19 @@ def train(url: str | None, *, between: Callable[[int], None] = lambda step: None
     if handle:
         handle.detach()
     return losses
+
+
+def test_a_loop_s_own_random_numbers_are_the_same() -> None:
+    """The pauses between tries are random, too. Nobody listens at this address."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        random.seed(3)
+        np.random.seed(3)
+        state, numbers = random.getstate(), np.random.get_state()[1].tolist()
+        train(url, between=lambda step: time.sleep(0.05))
+        assert random.getstate() == state
+        assert np.random.get_state()[1].tolist() == numbers
 
 
 def sender_of(drops: Drops) -> Sender:

@@ -15,6 +15,9 @@ from rangewatch.wire import encode
 from rangewatch.wire.events import SPOOL_DAMAGED
 from rangewatch.wire.records import Batch, Event
 
+_chance = random.SystemRandom()
+"""Never the module's own functions: a loop that draws from them would draw others with us than without."""
+
 
 @dataclasses.dataclass
 class Tally:
@@ -141,7 +144,7 @@ class _Upload:
             reply = self._transport.post(body)
             if reply.outcome is not Outcome.RETRY:
                 return reply
-            delay_s = (backoff_s if reply.retry_after_s is None else reply.retry_after_s) * random.uniform(1.0, 1.25)
+            delay_s = (backoff_s if reply.retry_after_s is None else reply.retry_after_s) * _chance.uniform(1.0, 1.25)
             if time.monotonic() + delay_s >= stop_at_s:
                 return reply
             self._tally.reason = reply.detail
