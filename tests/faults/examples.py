@@ -595,6 +595,16 @@ def untied(recording: Recording) -> None:
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 
+def swapped_betas(recording: Recording) -> None:
+    events = [event(Optimizers(("Adam",), momentum=0.999, second_beta=0.9), 1, 2)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
+def momentum_past_one(recording: Recording) -> None:
+    events = [event(Optimizers(("SGD",), momentum=1.002), 1, 61)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
 def around_updates(recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any) -> None:
     """At the steps 1, 2, 4, 8, 16 and each 32nd, of 4,096 elements each."""
     steps, given = 200, {"sampled_count": 4096, "pushed_count": pushed, "unmoved_count": unmoved}
@@ -712,6 +722,8 @@ ALL = (
     Example("initial_loss", "", large_logits),
     Example("target_broadcast", "", broadcast),
     Example("untied_weights", "", untied),
+    Example("optimizer_settings", "Betas in the wrong order", swapped_betas),
+    Example("optimizer_settings", "A momentum of 1 or more", momentum_past_one),
     Example("evaluation_mode", "The whole model in eval()", in_eval),
     Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
     Example("rounded_updates", "", rounded),

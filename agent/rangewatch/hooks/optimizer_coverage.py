@@ -46,7 +46,7 @@ class OptimizerCoverage(StepReader):
         self, observer: Observer, events: Events, model: nn.Module, selection: Selection, optimizers: Iterable[Any],
         kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
-        self._kept, self._was_kept = kept, False
+        self._kept, self._was_kept, self._is_runaway = kept, False, False
         self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
         self._optimizers = [ref(each) for each in optimizers]
         self._step_count = self._zero_rate_steps = 0
@@ -69,16 +69,19 @@ class OptimizerCoverage(StepReader):
         self._zero_rate_steps = self._zero_rate_steps + 1 if self._are_rates_zero() else 0
         is_zero = self._zero_rate_steps >= ZERO_RATE_STEPS
         was_kept, self._was_kept = self._was_kept, self._kept.step_count >= KEPT_STEPS
+        optimizers = [each for held in self._optimizers if (each := held()) is not None]
+        was_runaway, self._is_runaway = self._is_runaway, _momentum(optimizers)[0] >= 1
         is_due = self._step_count >= 2 and not self._step_count & (self._step_count - 1)
         was_structure, self._known_structure = self._known_structure, self._structure()
         if self._known_structure != was_structure:
             is_due, self._step_count = True, 1  # what is new has had no backward yet: it is looked at soon again
-        if not is_due and was_zero == is_zero and was_kept == self._was_kept:
+        is_same = was_zero == is_zero and was_kept == self._was_kept and was_runaway == self._is_runaway
+        if not is_due and is_same:
             return
-        optimizers = self._read()
-        if optimizers is not None and optimizers != self._reported:
-            self._reported = optimizers
-            self._events.add(optimizers)
+        read = self._read()
+        if read is not None and read != self._reported:
+            self._reported = read
+            self._events.add(read)
 
     def _are_rates_zero(self) -> bool:
         """Whether each parameter group of all has a learning rate of exactly 0. One that lies on a device is not read:
@@ -130,6 +133,8 @@ class OptimizerCoverage(StepReader):
             replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
             initial_lr=next(iter(rates)) if len(rates := set(_numbers(optimizers, "initial_lr"))) == 1 else 0.0,
             weight_decay=max(_numbers(optimizers, "weight_decay"), default=0.0),
+            momentum=(moving := _momentum(optimizers))[0],
+            second_beta=moving[1],
         )
 
 
@@ -142,6 +147,17 @@ def _group_names(optimizers: Iterable[Any], names: Mapping[int, str]) -> tuple[s
     first = (next((names[id(each)] for each in group["params"] if id(each) in names), "") for group in groups)
     chosen = (name if isinstance(name, str) and name else fqn for name, fqn in zip(own, first, strict=True))
     return tuple(sendable(each)[: limits.NAME_CHARACTERS] for each in islice(chosen, limits.RATE_GROUPS))
+
+
+def _momentum(optimizers: Iterable[Any]) -> tuple[float, float]:
+    """The largest of any parameter group, and the second beta beside it; 0 where there is none, or not on the host."""
+    found = [(0.0, 0.0)]
+    for group in (group for each in optimizers for group in getattr(each, "param_groups", ())):
+        given = group.get("betas", (group.get("momentum"), 0.0))
+        if isinstance(given, (tuple, list)) and len(given) > 1:
+            first, second = (float(each) if isinstance(each, (int, float)) else 0.0 for each in given[:2])
+            found.append((first, second))
+    return max((each for each in found if all(map(math.isfinite, each))), default=(0.0, 0.0))
 
 
 def _numbers(optimizers: Iterable[Any], name: str) -> Iterator[float]:

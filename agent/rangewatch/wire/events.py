@@ -119,7 +119,8 @@ class Optimizers(Details, frozen=True):
     `groups`: of several parameter groups each one's own name, or its first parameter's; "" where neither is known.
     `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
-    `weight_decay`: the largest of any group; 0: none.
+    `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
+    `second_beta` its second in that group; 0 where there is none.
     """
 
     KIND = "optimizers"
@@ -135,6 +136,8 @@ class Optimizers(Details, frozen=True):
     replaced: tuple[str, ...] = ()
     initial_lr: float = 0.0
     weight_decay: float = 0.0
+    momentum: float = 0.0
+    second_beta: float = 0.0
 
 
 class UntiedWeights(Details, frozen=True):

@@ -242,6 +242,22 @@ def head_is_untied_by_a_resize(job: Job) -> None:
     setups.resized(job)
 
 
+NOT_SET = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples")
+
+
+@planted("optimizer", "optimizer_settings", step=range(0, 4), against=NOT_SET)
+def betas_are_given_in_the_wrong_order(job: Job) -> None:
+    setups.with_settings(job, optimizer=lambda given: torch.optim.AdamW(given, 3e-3, betas=(0.999, 0.95)))
+
+
+@planted("optimizer", "optimizer_settings", step=range(99, 104), against=NOT_SET)
+def momentum_is_warmed_up_past_one(job: Job) -> None:
+    setups.with_settings(
+        job, optimizer=lambda given: torch.optim.SGD(given, 0.02, momentum=0.5),
+        momentum=lambda step: 0.5 + 0.005 * step,
+    )  # fmt: skip
+
+
 NOT_GIVEN = (r"[Ll]ower the learning rate", r"[Mm]ask", "bfloat16", "leave out samples")
 
 

@@ -580,6 +580,36 @@ def overlap(
             watch.log(loss=loss.item())
 
 
+# Settings of an optimizer
+
+
+def with_settings(
+    job: Job, steps: int = LONG, *, optimizer: Callable[[Any], torch.optim.Optimizer],
+    momentum: Callable[[int], float] | None = None, norm: Callable[[int], float] | None = None,
+) -> None:  # fmt: skip
+    """`momentum`, `norm`: what the loop sets the momentum to, and the norm by which it clips, at a step."""
+    model, data = mlp(), rows(job.seed)
+    held, now = optimizer(model.parameters()), [0]
+
+    def before(step: int) -> None:
+        now[0] = step
+        for group in held.param_groups:
+            if momentum is not None and "betas" in group:
+                group["betas"] = (momentum(step), group["betas"][1])
+            elif momentum is not None:
+                group["momentum"] = momentum(step)
+
+    def loss_of(step: int) -> Tensor:
+        x, y = data(step)
+        return F.cross_entropy(model(x), y)
+
+    def clip() -> None:
+        if norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), norm(now[0]))
+
+    loop(job, model, held, loss_of, steps, before, clip)
+
+
 # Tied tables
 
 
@@ -898,6 +928,17 @@ HEALTHY: dict[str, Plan] = {
     "gradients that are 50 times as large now and then": {"setup": enlarged, "times": 50.0, "every": 40},
     "gradients that are a thousand times as large once, under SGD": {
         "setup": enlarged, "times": 1e3, "optimizer": lambda parameters, rate: torch.optim.SGD(parameters, rate / 100),
+    },
+    "a momentum that is cycled": {
+        "setup": with_settings, "optimizer": lambda given: torch.optim.SGD(given, 0.02, momentum=0.9),
+        "momentum": lambda step: 0.85 + 0.1 * abs(1 - step % 80 / 40),
+    },
+    "betas of a generator": {
+        "setup": with_settings, "optimizer": lambda given: torch.optim.Adam(given, 1e-3, betas=(0.5, 0.9)),
+    },
+    "a clip that becomes tighter": {
+        "setup": with_settings, "optimizer": lambda given: torch.optim.Adam(given, 1e-3),
+        "norm": lambda step: 1.0 / (1 + step / 40),
     },
     "a table that grows and stays tied": {"setup": resized, "ties": True},
     "two losses that are scaled": {"setup": two_tasks},

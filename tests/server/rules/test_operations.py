@@ -10,7 +10,7 @@ import pytest
 from rangewatch.wire import events
 from rangewatch.wire.events import LoadedBatch, LossGraph, SavedValue, TensorDetails
 from rangewatch_server.rules import Finding
-from tests.server.rules.conftest import Recording
+from tests.server.rules.conftest import Recording, tensor
 from tests.server.rules.test_first_nonfinite_origin import (
     BAD,
     DOWN,
@@ -129,6 +129,17 @@ def test_a_softmax_between_modules_is_a_row_that_is_masked_whole(recording: Reco
     assert (origin(finding)[0], finding.facts["cause_class"], finding.facts["sureness"]) == ("between", "mask", "shown")
     assert "The first operation that was not finite is softmax" in text(finding)
     assert "Let no row be masked whole" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(("count", "cause"), [(1, "mask"), (8, "forward_arithmetic")])
+def test_a_softmax_of_what_held_nan_already_made_none(recording: Recording, count: int, cause: str) -> None:
+    """As in the loss, behind a module whose own code made it: as many elements, and NaN in all of their rows."""
+    made = SavedValue("LogSoftmax", "result", is_given=False, value=value("float16", nan_count=count))
+    model = [tensor(each.fqn, each.kind, each.call_index, module="Attention") for each in MODEL]
+    given = seen(model[DOWN], inputs=[facts("input[0]")], model_inputs=[facts("input[0]")])
+    columns, graph = {"amax": np.full((len(MODEL), STEPS), 3.0)}, LossGraph(bad=(made,))
+    finding = found(recording, DOWN, given, events.event(graph, 1, BAD), model=model, columns=columns)
+    assert (origin(finding)[:2], finding.facts["cause_class"]) == (("forward", ""), cause)
 
 
 def test_but_of_scores_that_may_be_inf_themselves_that_is_not_known(recording: Recording) -> None:

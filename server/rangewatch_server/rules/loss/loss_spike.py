@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -385,7 +386,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         f"Jumps after it: {len(loss_jumps) - 1}, the last at step {loss_jumps[-1].step}." if len(loss_jumps) > 1 else ""
     )
     is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
-    size = _other_size(evidence, name, first, cause)
+    size = _other_size(evidence, name, first, cause) or _stage(evidence, first, cause)
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     return Finding(
@@ -454,6 +455,39 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
         f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
         f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
     )
+
+
+STAGE = re.compile(
+    r"(.*[/._ ])?(\w+_)?(stage|phase|level|task|curriculum|difficulty|domain|seq_?len(gth)?|resolution|image_?size|"
+    r"num_classes|kl_?weight|noise_?(level|scale|std)?|sigma)",
+    re.IGNORECASE,
+)
+"""Names under which loops log what they set themselves by a plan, and not what comes of the training."""
+
+STOOD = 16
+"""Steps for which such a value must have stood still before the step."""
+
+
+def _stage(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
+    """A sentence, where the loop logs a value of its own plan that changed at the very step after it stood; else ""."""
+    if any(cause.weights.get(each, 0.0) >= SHOWN for each in NOT_OF_SIZE):
+        return ""
+    low = max(evidence.start, jump.step - STOOD)
+    if jump.step - low < STOOD:
+        return ""
+    for name in sorted(evidence.run.names().series):
+        if not STAGE.fullmatch(name):
+            continue
+        values = evidence.series(name, low, jump.step + 2)
+        before, since = values[: jump.step - low], values[jump.step - low :]
+        before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+        has_stood = len(before) and len(since) and (before == before[0]).all() and (since == since[0]).all()
+        if has_stood and since[0] != before[0]:
+            return (
+                f"At that very step the loop's own value {name!r}, which it logs, went from {before[0]:.6g} to "
+                f"{since[0]:.6g}: where that makes the task another, the loss is another too."
+            )
+    return ""
 
 
 def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> bool:

@@ -5,6 +5,7 @@ The best one is named, with how sure that is; advice goes by it, so that none is
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -126,7 +127,7 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
     if origin.kind in ("between", "forward") and origin.cause in ("", "masked"):
         everything += _mask(case, origin)
     if origin.kind in ("between", "forward") and origin.cause == "":
-        everything += _made_in_forward(case)
+        everything += _made_in_forward(case, origin)
     if origin.kind in ("loss", "backward"):
         everything += _masked_outputs(case)
         everything += _operation(case, origin)
@@ -281,7 +282,7 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
         )
 
 
-def _made_in_forward(case: Case) -> Iterator[Candidate]:
+def _made_in_forward(case: Case, origin: Origin) -> Iterator[Candidate]:
     """The graph of the loss goes through the code of the forward, too: which operation of it was bad first."""
     graph = operations.graph_of(case)
     made = None if graph is None else operations.made_by(graph)
@@ -290,9 +291,15 @@ def _made_in_forward(case: Case) -> Iterator[Candidate]:
     said = operations.made_text(made)
     if made.op not in operations.SOFTMAX:
         yield Candidate("forward_arithmetic", 0.78, (said,))
-    elif _is_product_in_range(case, made.value.dtype):
+    elif _is_product_in_range(case, made.value.dtype) and not (origin.kind == "forward" and _comes_after(case, made)):
         text = f"{said} Of finite numbers it is finite, and of a row that is masked whole it is NaN."
         yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
+
+
+def _comes_after(case: Case, made: SavedValue) -> bool:
+    """Whether a softmax is of what the module gave, and held the NaN already: it has as many elements, and spreads NaN
+    over their rows."""
+    return made.value.numel == math.prod(case.entry.shape) and made.value.nan_count > case.bad.nan_count > 0
 
 
 def _is_product_in_range(case: Case, dtype: str) -> bool:

@@ -1,0 +1,92 @@
+"""Settings of an optimizer that cannot work: a momentum of 1 or more, and Adam's betas in the wrong order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rangewatch.wire.events import Optimizers
+from rangewatch_server.query.events import StoredEvent
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+
+SLOW = 0.99
+"""A first beta from which on the order of Adam's betas is a mistake: its direction is then a mean over 100 steps."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: the first time that a setting was seen so."""
+    for event, known in evidence.details(Optimizers):
+        if known.momentum >= 1:
+            yield _runaway(evidence, event, known)
+            return
+        if known.momentum >= SLOW and 0 < known.second_beta < known.momentum**2:
+            yield _swapped(evidence, event, known)
+            return
+
+
+def _runaway(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
+    rank = only_rank(evidence)
+    newest = [each for _, each in evidence.details(Optimizers)][-1]
+    return Finding(
+        severity="info" if newest.momentum < 1 else "",
+        rank=rank, step=event.step, subject="momentum",
+        summary=f"{place(event.step, rank)}: the momentum of {', '.join(known.classes)} is {known.momentum:.6g}: from "
+        "1 on what gradients have once added to the updates never fades.",
+        evidence=(
+            "An update is the gradient and this part of the update before it: above 1 it grows by itself, whatever the "
+            "gradients are.",
+            "Cause (shown): the optimizer's settings, such as a warm-up of the momentum that has no end.",
+        ),
+        remedy=(
+            Remedy(
+                "Keep the momentum below 1 (0.9 is usual), where it is set and where a schedule moves it; and go back "
+                f"to a checkpoint from before step {event.step}.",
+                "for group in optimizer.param_groups:\n    print(group.get('momentum'), group.get('betas'))",
+                "the optimizer's own parameter groups were read",
+            ),
+        ),
+        facts={"momentum": known.momentum, "is_over": newest.momentum < 1, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+def _swapped(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
+    rank, first, second = only_rank(evidence), known.momentum, known.second_beta
+    return Finding(
+        rank=rank, step=event.step, subject="betas",
+        summary=f"{place(event.step, rank)}: the betas of {', '.join(known.classes)} are ({first:.6g}, {second:.6g}): "
+        "the other way round they would be usual.",
+        evidence=(
+            f"The direction of an update is then a mean over about {round(1 / (1 - first))} steps, and what it is "
+            f"divided by one over about {round(1 / (1 - second))}: a gradient that was large for a while moves the "
+            "weights long after its squares are forgotten. Adam is known to converge where the first beta is below the "
+            "root of the second.",
+            "Cause (shown): the optimizer's settings. Against that: they may be meant.",
+            "What would decide: train some hundred steps with (0.9, 0.999).",
+        ),
+        remedy=(
+            Remedy(
+                "Give the betas in the order of their moments: the mean of gradients first, that of squares second.",
+                "for group in optimizer.param_groups:\n    group['betas'] = (0.9, 0.999)",
+                "the optimizer's own parameter groups were read",
+            ),
+        ),
+        facts={"betas": [first, second], "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="optimizer_settings",
+    title="The optimizer's settings cannot work",
+    severity="warning",
+    explanation="A momentum of 1 or more keeps all that was ever added, so that updates grow by themselves; Adam's "
+    "betas in the wrong order make a slow direction of a short-lived scale. Nothing fails at once: the loss swings, or "
+    "climbs after hundreds of steps. Read from the parameter groups on the host.",
+    check=check,
+    explains=(
+        "exploding_gradient", "headroom_trend", "loss_spike", "short_spike", "learning_lost", "loss_plateau",
+        "loss_stuck", "update_ratio",
+    ),
+    leads_to=("first_nonfinite", "loss_nonfinite"),
+)  # fmt: skip
