@@ -29,7 +29,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "untied_weights": "names that stood for one parameter, and stand for several since",
     "unscaled_loss": "a backward of a loss that the loss scaler has not multiplied, for some steps, and when that ends",
     "reduced_by_hand": "the loop reduces gradients over all ranks itself, by `torch.distributed.all_reduce`",
-    "clipping": "gradients are clipped while they are multiplied by the loss scale",
+    "clipping": "gradients are clipped while they are multiplied by the loss scale, or to a norm not above 0",
     "compiled": "a step compiled code anew, or its graph broke: where, and the guard that failed",
     "flops": "floating-point operations of a step or token, and of the device, where they are known "
     "([memory.md](memory.md#goodput-and-mfu))",

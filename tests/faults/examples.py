@@ -551,6 +551,10 @@ def clipped(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, series=series, events=events, loss_scaled=True)
 
 
+def turned_round(recording: Recording) -> None:
+    recording.write(WEIGHTS, STEPS, events=[event(Clipping(-0.02, False, 0), 1, 61)])
+
+
 def unscaled(recording: Recording) -> None:
     events = [event(UnscaledLoss(4, 12, True), 1, 15)]
     recording.write(WEIGHTS, STEPS, series={"loss_scale": 16384.0}, events=events, loss_scaled=True)
@@ -698,6 +702,7 @@ ALL = (
     Example("gradients_changed", "", changed),
     Example("clipped_scaled", "", clipped),
     Example("unscaled_loss", "", unscaled),
+    Example("clip_limit", "", turned_round),
     Example("gradients_not_zeroed", "", kept_gradients),
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "Updates as large as the weight", updates),

@@ -429,7 +429,8 @@ class ReducedByHand(Details, frozen=True):
 
 class Clipping(Details, frozen=True):
     """How gradients were clipped by their norm in the event's step: `max_norm`, and whether the loss scaler had not
-    unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one. The newest one stands.
+    unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one. Sent where that lasts, and
+    where `max_norm` is not above 0. The newest one stands.
     """
 
     KIND = "clipping"

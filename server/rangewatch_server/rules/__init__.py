@@ -22,6 +22,7 @@ from rangewatch_server.rules.experts import dead_expert, expert_collapse, overlo
 from rangewatch_server.rules.gradients import (
     adam_moments,
     changed_gradients,
+    clip_limit,
     exploding_gradient,
     gradient_underflow,
     kept_gradients,
@@ -116,6 +117,7 @@ ALL: tuple[Rule, ...] = (
     format_in_use.RULE,
     exploding_gradient.RULE,
     changed_gradients.RULE,
+    clip_limit.RULE,
     kept_gradients.RULE,
     vanishing_gradient.RULE,
     update_ratio.RULE,

@@ -49,6 +49,36 @@ def test_what_is_left_out_and_what_is_not_reached(ingest: IngestDouble) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda given: torch.optim.SGD(given, 0.1, momentum=0.7), (0.7, 0.0)),
+        (lambda given: torch.optim.Adam(given, 0.1, betas=(0.999, 0.9)), (0.999, 0.9)),
+        (lambda given: torch.optim.Adam(given, 0.1, betas=(torch.tensor(0.5), torch.tensor(0.9))), (0.0, 0.0)),
+        (lambda given: torch.optim.Adagrad(given, 0.1), (0.0, 0.0)),
+        (lambda given: torch.optim.Rprop(given, 0.1), (0.0, 0.0)),
+    ],
+)
+def test_momentum_and_betas(ingest: IngestDouble, make: Any, expected: tuple[float, float]) -> None:
+    model = nn.Linear(2, 1)
+    train(ingest, model, [make(model.parameters())], 4)
+    assert {(each.momentum, each.second_beta) for each in reported(ingest)} == {expected}
+
+
+def test_a_momentum_that_passes_1_is_sent_at_once(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(14):
+            optimizer.param_groups[0]["momentum"] = 1.5 if 9 <= step < 12 else 0.9
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    sent = [
+        (each.step, known.momentum) for each in ingest.events("optimizers") if (known := read(Optimizers, each.data))
+    ]
+    assert sent[-2:] == [(9, 1.5), (12, 0.9)]
+
+
 def test_a_new_optimizer_takes_it_back(ingest: IngestDouble) -> None:
     model = Net()
     first = torch.optim.SGD(model.body.parameters(), lr=0.1)

@@ -258,6 +258,13 @@ def momentum_is_warmed_up_past_one(job: Job) -> None:
     )  # fmt: skip
 
 
+@planted("clip", "clip_limit", step=range(80, 83), against=NOT_SET)
+def limit_of_the_clip_falls_below_zero(job: Job) -> None:
+    setups.with_settings(
+        job, optimizer=lambda given: torch.optim.SGD(given, 0.02, momentum=0.9), norm=lambda step: 2.0 - step / 40
+    )
+
+
 NOT_GIVEN = (r"[Ll]ower the learning rate", r"[Mm]ask", "bfloat16", "leave out samples")
 
 

@@ -53,7 +53,7 @@ class Clips(StepReader):
         self._model = ref(model)
         self._norm: float | None = None
         self._has_clipped = False
-        self._max_norm, self._is_scaled = 0.0, False
+        self._max_norm, self._is_scaled, self._is_odd = 0.0, False, False
         self._steps = self._emitted = 0
         _Function.listen(listener := Guarded(agent.guard, "clipping", self._clipped))
         undo.callback(_Function.forget, listener)
@@ -66,7 +66,9 @@ class Clips(StepReader):
         if norm is not None:
             self._agent.values.record(SERIES, self._agent.step, norm)
         was_reported, self._steps = self._steps >= LASTING, self._steps + 1 if self._is_scaled else 0
-        if was_reported != (self._steps >= LASTING) and self._emitted < MOST_EVENTS:
+        was_odd, self._is_odd = self._is_odd, self._max_norm <= 0
+        is_other = was_reported != (self._steps >= LASTING) or was_odd != self._is_odd
+        if is_other and self._emitted < MOST_EVENTS:
             self._emitted += 1
             self._agent.events.add(Clipping(self._max_norm, self._is_scaled, self._steps))
 

@@ -50,6 +50,20 @@ def test_scaled_gradients_that_are_clipped(ingest: IngestDouble) -> None:
 
 
 @needs_its_own_function
+def test_a_limit_that_is_not_above_0_is_sent_at_once(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(12):
+            model(torch.ones(3, 4)).square().sum().backward()
+            clip_grad_norm_(model.parameters(), 0.5 - 0.1 * step if step < 8 else 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    sent = [(each.step, round(each.data["max_norm"], 3)) for each in ingest.events("clipping")]
+    assert sent == [(5, 0.0), (8, 1.0)]
+
+
+@needs_its_own_function
 def test_inside_a_compiled_graph_nothing_is_called(ingest: IngestDouble) -> None:
     model = nn.Linear(4, 2)
     with rangewatch.attach(model, torch.optim.SGD(model.parameters(), 1e-3), url=ingest.url):
