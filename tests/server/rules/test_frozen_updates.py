@@ -80,3 +80,9 @@ def test_a_gradient_that_the_backward_made_far_too_large(recording: Recording) -
 )
 def test_updates_that_are_small_for_another_reason(recording: Recording, otherwise: dict[str, Any]) -> None:
     assert found(recording, **otherwise) == []
+
+
+def test_updates_of_hardly_anything_but_a_strong_decay(recording: Recording) -> None:
+    """What the gradients add is rounding beside the decay, and more than a thousandth of what they moved before."""
+    (finding,) = found(recording, before=0.5, after=0.03, decay=0.3)
+    assert (finding.step, finding.facts["readings"]) == (97, 6)

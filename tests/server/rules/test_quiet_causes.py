@@ -44,6 +44,15 @@ def test_layers_that_were_just_unfrozen(recording: Recording) -> None:
     assert "parameter group with a smaller learning rate" in finding.remedy[0].text
 
 
+def test_layers_that_are_new_at_the_very_step(recording: Recording) -> None:
+    """Their first update is still to come: the loss is of another network."""
+    calls = np.ones((4, STEPS))
+    calls[2, :AT] = 0
+    (finding,) = jump(recording, calls=calls)
+    assert finding.severity == "info" and "cause_class" not in finding.facts
+    assert "encoder.weight got the first gradient of the run: the loss is of layers" in " ".join(finding.evidence)
+
+
 def test_layers_that_are_seldom_used(recording: Recording) -> None:
     """Their gradient has been there before."""
     calls = np.ones((4, STEPS))

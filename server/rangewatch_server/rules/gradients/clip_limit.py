@@ -35,8 +35,8 @@ def _finding(evidence: Evidence, known: Clipping, step: int, *, is_over: bool) -
         ),
         remedy=(
             Remedy(
-                "Keep the limit above 0, wherever it comes from, and go back to a checkpoint from before step "
-                f"{step}.",
+                "Keep max_norm, the limit of the clip, above 0, wherever it comes from, and go back to a checkpoint "
+                f"from before step {step}.",
                 "max_norm = 1.0  # where it is scheduled: max(max_norm, 0.1)\n"
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)",
                 "what torch's own function was given",

@@ -63,7 +63,7 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     # For tens of steps after it the first moments move weights by what is far too large.
     if len(as_usual) and last - FALLS <= as_usual[-1] and (not is_zero or as_usual[-1] < last):
         last = max(0, int(as_usual[-1]) - 1)
-    began, still = low + int(at[last]), low + at[last + 1 :][left[last + 1 :] <= DWARFED * usual]
+    began, still = low + int(at[last]), low + at[last + 1 :][~is_left[last + 1 :]]
     # At a rate that has fallen far, updates of float32 weights are rounded away too.
     rate = rates(evidence, began, int(still[-1]) + 1)
     rate = rate[np.isfinite(rate)]

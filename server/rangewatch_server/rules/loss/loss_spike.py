@@ -12,7 +12,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, leve
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.series import RATES, loss_name
-from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers
+from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers, thawed_before
 from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
@@ -386,7 +386,9 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         f"Jumps after it: {len(loss_jumps) - 1}, the last at step {loss_jumps[-1].step}." if len(loss_jumps) > 1 else ""
     )
     is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
-    size = _other_size(evidence, name, first, cause) or _stage(evidence, first, cause)
+    size = (
+        _other_size(evidence, name, first, cause) or _stage(evidence, first, cause) or _new_part(evidence, first, cause)
+    )
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     return Finding(
@@ -488,6 +490,19 @@ def _stage(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
                 f"{since[0]:.6g}: where that makes the task another, the loss is another too."
             )
     return ""
+
+
+def _new_part(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
+    """A sentence, where parameters got the first gradient of the run at the very step of the jump: they have not been
+    updated yet, so that no update made it, but a forward or a loss that goes another way; else ""."""
+    thawed = thawed_before(evidence, jump.step)
+    if thawed is None or thawed.step != jump.step or cause.weights.get("weight", 0.0) >= SHOWN:
+        return ""
+    more = f" and {thawed.count - 1} more parameters" if thawed.count > 1 else ""
+    return (
+        f"At that very step {thawed.fqn}{more} got the first gradient of the run: the loss is of layers that had no "
+        "part in it before, as where a network is trained layer by layer."
+    )
 
 
 def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> bool:

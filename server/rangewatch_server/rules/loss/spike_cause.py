@@ -112,7 +112,9 @@ def explained(
     ratio = _first_ratio(evidence, step)
     is_of_all_since = is_lasting and not outputs
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
-    rate, written, thawed = odd_rate(evidence, step), _written(evidence, step), _thawed(evidence, step)
+    rate, written, thawed = odd_rate(evidence, step), _written(evidence, step), thawed_before(evidence, step)
+    # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
+    thawed = None if thawed is not None and thawed.step >= step else thawed
     restored = _of_restored(evidence, step)
     every = [
         *written, *restored,
@@ -353,8 +355,8 @@ class Thawed(msgspec.Struct, frozen=True):
     count: int
 
 
-def _thawed(evidence: Evidence, step: int) -> Thawed | None:
-    """Those that are trained since a few steps only, where others have been for long."""
+def thawed_before(evidence: Evidence, step: int) -> Thawed | None:
+    """Those that are trained since a few steps up to `step` only, where others have been for long."""
     gradients, low = tensors_of(evidence, "grad"), max(evidence.start, step - EARLIER)
     if not len(gradients) or low - evidence.start < FEWEST:
         return None
