@@ -111,6 +111,13 @@ def test_a_finite_loss_whose_gradient_is_not(recording: Recording, ops: tuple[st
     assert (finding.facts["origin"], finding.facts["cause_class"]) == ("backward", cause)
 
 
+@pytest.mark.parametrize(("loss", "cause"), [(-5e4, "backward_arithmetic"), (5e4, "learning_rate")])
+def test_a_loss_that_fell_below_0_has_not_blown_up(recording: Recording, loss: float, cause: str) -> None:
+    """As that of a density's logarithm does."""
+    finding = of_loss(recording, LossGraph(gradient_of="down", ops=("Sqrt",)), loss=loss)
+    assert finding.facts["cause_class"] == cause
+
+
 def test_a_softmax_that_is_not_finite_speaks_for_a_mask(recording: Recording) -> None:
     graph = LossGraph(bad=(SavedValue("LogSoftmax", "result", is_given=False, value=value(nan_count=8)),))
     assert of_loss(recording, graph).facts["cause_class"] == "mask"

@@ -489,8 +489,13 @@ def ratio_of(evidence: Evidence, name: str, step: int, rank: int) -> tuple[float
     values = values[np.isfinite(values)]
     if len(values) < 2:
         return None
-    usual = float(np.median(np.abs(values[: max(1, len(values) // 2)])))
-    return (abs(float(values[-1])) / usual, float(values[-1]), usual) if usual > 0 else None
+    before, last = values[: max(1, len(values) // 2)], float(values[-1])
+    usual = float(np.median(np.abs(before)))
+    if not usual > 0:
+        return None
+    # What is minimised has not blown up where it fell below 0, as the logarithm of a density does.
+    has_fallen = last < 0 and last <= np.median(before)
+    return (min(1.0, abs(last) / usual) if has_fallen else abs(last) / usual), last, usual
 
 
 def blown_text(last: float, usual: float) -> str:
