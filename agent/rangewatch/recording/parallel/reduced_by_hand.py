@@ -3,7 +3,8 @@
 Such parameters are replicas as those that DistributedDataParallel wraps are, and nothing keeps them so: no one sends
 rank 0's weights to the others, and no one sees to it that all ranks reduce the same. A gradient is known by the memory
 that the call was given, and by that still being the same: memory that was reduced and let go of, as an activation's,
-may be a gradient's next. One that is reduced in a copy, as in a flat buffer, is not known.
+may be a gradient's next. One that is reduced in a copy, as in a flat buffer, is not known, nor a sparse
+one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -77,7 +79,7 @@ class ReducedByHand:
         if group.size() != dist.get_world_size() or len(self._memory) >= limits.REDUCED_BY_HAND:
             return
         for each in (given,) if isinstance(given, Tensor) else given:
-            if type(each) in (Tensor, nn.Parameter):
+            if type(each) in (Tensor, nn.Parameter) and each.layout is torch.strided:
                 storage = StorageWeakRef(each.untyped_storage())
                 self._memory[storage.cdata, each.data_ptr(), each.numel()] = storage
 
@@ -105,6 +107,8 @@ class ReducedByHand:
         gradient = parameter.grad
         if gradient is None:
             return True
+        if gradient.layout is not torch.strided:  # a sparse one has no memory of its own
+            return False
         storage = gradient.untyped_storage()
         return (storage._cdata, gradient.data_ptr(), gradient.numel()) in self._memory
 
