@@ -47,12 +47,19 @@ def clean_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def parameter_names(model: nn.Module) -> list[list[str]]:
-    """The clean names of each parameter: several where modules share it."""
-    names: dict[int, list[str]] = {}
+    """The clean names of each parameter: several where modules share it, or its memory, as after
+    `load_state_dict(..., assign=True)`, which makes a parameter of each name."""
+    names: dict[tuple[int, ...], list[str]] = {}
     for fqn, module in _named(model):
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(f"{fqn}.{name}" if fqn else name)
+            names.setdefault(_identity(parameter), []).append(f"{fqn}.{name}" if fqn else name)
     return list(names.values())
+
+
+def _identity(parameter: nn.Parameter) -> tuple[int, ...]:
+    is_plain = type(parameter) is nn.Parameter and parameter.layout is torch.strided and parameter.numel()
+    at = parameter.data_ptr() if is_plain and parameter.device.type in ("cpu", "cuda") else 0
+    return (at, *parameter.shape, *parameter.stride()) if at else (id(parameter),)
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

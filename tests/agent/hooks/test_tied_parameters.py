@@ -44,6 +44,11 @@ def removed(model: Words) -> None:
     model.words.register_parameter("weight", model.head.weight)
 
 
+def loaded(model: Words) -> None:
+    """Torch makes a parameter of each name, of one memory."""
+    model.load_state_dict(copy.deepcopy(model).state_dict(), assign=True)
+
+
 def kept(model: Words) -> None:
     model.words.weight.data = torch.randn(8, 4)
     model.scale = nn.Parameter(torch.ones(()), requires_grad=False)
@@ -53,7 +58,7 @@ def kept(model: Words) -> None:
     ("change", "names"),
     [
         (renewed, ("words.weight", "head.weight")), (replaced, ("words.weight", "head.weight")),
-        (grown, None), (removed, None), (kept, None),
+        (grown, None), (removed, None), (kept, None), (loaded, None),
     ],
 )  # fmt: skip
 def test_what_was_tied(ingest: IngestDouble, change: Callable[[Words], None], names: tuple[str, ...] | None) -> None:

@@ -374,6 +374,13 @@ def test_inputs_of_another_size_are_the_data(recording: Recording, factor: float
     assert "root mean square of its first floating input" in " ".join(finding.evidence)
 
 
+def test_inputs_that_are_read_after_the_jump_are_only_likely_its_cause(recording: Recording) -> None:
+    at = np.arange(STEPS)
+    finding = given(recording, np.where(at % 4 != (AT + 2) % 4, np.nan, np.where(at >= AT, 5.5, 1.0)))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("data", "likely")
+    assert f"had changed by step {AT + 2}" in " ".join(finding.evidence)
+
+
 @pytest.mark.parametrize("kind", ["steady", "noisy", "before"])
 def test_inputs_that_are_as_usual_show_nothing(recording: Recording, kind: str) -> None:
     at = np.arange(STEPS)

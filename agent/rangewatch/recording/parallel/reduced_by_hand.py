@@ -2,7 +2,9 @@
 
 Such parameters are replicas as those that DistributedDataParallel wraps are, and nothing keeps them so: no one sends
 rank 0's weights to the others, and no one sees to it that all ranks reduce the same. A gradient is known by the memory
-that the call was given; one that is reduced in a copy, as in a flat buffer, is not known.
+that the call was given, and by that still being the same: memory that was reduced and let go of, as an activation's,
+may be a gradient's next. One that is reduced in a copy, as in a flat buffer, is not known, nor a sparse
+one.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, Guarded
@@ -40,8 +44,9 @@ class ReducedByHand:
     """Of one model. Called by the training thread."""
 
     def __init__(self) -> None:
-        self._memory: set[tuple[int, int]] = set()
-        """First byte and number of elements of what was reduced over all ranks in the open step."""
+        self._memory: dict[tuple[int, int, int], StorageWeakRef] = {}
+        """What was reduced over all ranks in the open step: its storage, first byte and number of elements. The weak
+        reference keeps no memory, and the storage's number from being given to another."""
         self._known: dict[int, tuple[ref[nn.Parameter], Reduction]] = {}
         """By `id` of a parameter."""
         self._listener: Guarded | None = None
@@ -74,8 +79,9 @@ class ReducedByHand:
         if group.size() != dist.get_world_size() or len(self._memory) >= limits.REDUCED_BY_HAND:
             return
         for each in (given,) if isinstance(given, Tensor) else given:
-            if type(each) in (Tensor, nn.Parameter):
-                self._memory.add((each.data_ptr(), each.numel()))
+            if type(each) in (Tensor, nn.Parameter) and each.layout is torch.strided:
+                storage = StorageWeakRef(each.untyped_storage())  # type: ignore[no-untyped-call]
+                self._memory[storage.cdata, each.data_ptr(), each.numel()] = storage
 
     def before_update(self, parameters: Iterable[nn.Parameter]) -> None:
         """An optimizer is about to update its parameters. Of `parameters` it is to be known whether they were reduced;
@@ -99,7 +105,12 @@ class ReducedByHand:
     def _is_reduced(self, parameter: nn.Parameter) -> bool:
         """One without a gradient is not updated: what was alike stays so."""
         gradient = parameter.grad
-        return gradient is None or (gradient.data_ptr(), gradient.numel()) in self._memory
+        if gradient is None:
+            return True
+        if gradient.layout is not torch.strided:  # a sparse one has no memory of its own
+            return False
+        storage = gradient.untyped_storage()
+        return (storage._cdata, gradient.data_ptr(), gradient.numel()) in self._memory
 
     def of(self, parameter: nn.Parameter) -> Reduction | None:
         """What is known of it; None where it never was reduced."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rangewatch.recording.events import Events
+from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.wire.events import LossBroadcast
 
 MOST_BACKWARDS = 8
@@ -165,13 +166,10 @@ def _is_meant(operand: _Operand) -> bool:
 def _other(node: Any, name: str) -> tuple[int, ...] | None:
     """The shape of the operand without a gradient; None where the graph does not have it."""
     is_loss = _LOSS.fullmatch(name) is not None
-    kept = "_saved_target" if is_loss else "_saved_self" if node.next_functions[0][0] is None else "_saved_other"
+    kept = "target" if is_loss else "self" if node.next_functions[0][0] is None else "other"
     if not is_loss and not name.startswith(("MulBackward", "DivBackward")):
         return None
-    try:
-        value = getattr(node, kept)
-    except (AttributeError, RuntimeError):  # used up by a backward before
-        return None
+    value = kept_value(node, kept)
     if not isinstance(value, Tensor):
         return None
     shape, strides = tuple(value.shape), value.stride()

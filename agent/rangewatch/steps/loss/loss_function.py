@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from rangewatch.recording.events import Events
+from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.wire.events import LossFunction
 
 MOST_BACKWARDS = 4
@@ -64,5 +65,5 @@ def loss_function(root: Any) -> LossFunction | None:
         return None
     if not str(node.name()).startswith("NllLoss"):
         return LossFunction("bce", 2)
-    scores = node._saved_self
-    return LossFunction("nll", int(scores.shape[1])) if scores.dim() > 1 else None
+    scores = kept_value(node, "self")
+    return LossFunction("nll", int(scores.shape[1])) if scores is not None and scores.dim() > 1 else None

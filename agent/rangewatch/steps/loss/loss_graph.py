@@ -19,6 +19,7 @@ from rangewatch.core import limits
 from rangewatch.recording.events import Events
 from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext, TensorReader
 from rangewatch.recording.observer import Observer
+from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails
 
 MOST_NODES = 4_096
@@ -133,13 +134,10 @@ def _order(saved: SavedValue) -> tuple[bool, bool, int]:
 def _saved(node: Any, reader: TensorReader) -> Iterator[tuple[SavedValue, Tensor]]:
     op, following = _op(node), node.next_functions
     for attribute in _attributes(node):
-        try:
-            tensor = getattr(node, attribute)
-        except RuntimeError:  # used up by a backward before
-            continue
+        name = attribute.removeprefix("_saved_")
+        tensor = kept_value(node, name)
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             continue
-        name = attribute.removeprefix("_saved_")
         details = reader.whole(name, tensor)
         if details is not None:
             place = _PLACES.get(name)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import is_being_captured
+from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.steps.loss.loss_function import loss_node
 
 SHARE, CLASS = "target_share", "target_class"
@@ -54,9 +55,6 @@ def _targets(root: Any) -> Tensor | None:
     node = loss_node(root)
     if node is None or not str(node.name()).startswith("NllLossBackward"):
         return None
-    try:
-        target = node._saved_target
-    except RuntimeError:  # used up by a backward before
-        return None
+    target = kept_value(node, "target")
     is_by_row = isinstance(target, Tensor) and target.dim() == 1 and not target.is_floating_point()
     return target if is_by_row and len(target) >= FEWEST_ROWS else None

@@ -2,18 +2,22 @@
 
 Known by the graph: `scaler.scale(loss)` leaves a multiplication by the scaler's own tensor right below the loss. A sum
 of losses is scaled where each of them is. What another code may have scaled is not known: custom functions, compiled
-regions, factors on a device, a gradient that the backward was given.
+regions, factors on a device or of 8 and more, what activation checkpointing has packed away, a gradient that the
+backward was given.
 """
 
 from __future__ import annotations
 
 import re
 from enum import IntFlag
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from torch import Tensor
 
 from rangewatch.recording.events import Events
+from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.steps.loss_scale import LossScaling
 from rangewatch.wire.events import UnscaledLoss
 
@@ -27,6 +31,10 @@ MOST_EVENTS = 16
 
 MOST_NODES = 24
 """Operations that are looked at of a backward, the nearest to the loss."""
+
+LARGE, MOST_FACTORS = 8.0, 4_096
+"""A number that large, or so many of them, may hold the scale: `scaler.get_scale()` gives a number, which is not to be
+compared with what lies on a device."""
 
 _OF_SCALARS = re.compile(
     r"(Mul|Div|ToCopy|To|Squeeze|View|Reshape|Neg|Add|Sub|Rsub|Sum|Mean|Stack|Clone|Alias)Backward\d+"
@@ -83,39 +91,69 @@ class UnscaledLosses:
 
 def _look(root: Any, scale: Tensor) -> _Seen:
     """Whether what a loss is made of was multiplied by `scale`, by the node of its graph."""
-    found = _Seen.UNKNOWN
-    waiting, count = [root], 0
-    while waiting:
-        node, count = waiting.pop(), count + 1
-        if node is None or count > MOST_NODES:
+    return _Graph(scale).seen(root)
+
+
+class _Graph:
+    """Of one loss. `MOST_NODES` of its operations are looked at."""
+
+    def __init__(self, scale: Tensor) -> None:
+        self._scale, self._left = scale, MOST_NODES
+
+    def seen(self, node: Any) -> _Seen:
+        """What is known of the result of `node`."""
+        self._left -= 1
+        if node is None or self._left < 0:
             return _Seen.UNKNOWN
         name = str(node.name())
-        factor = _factor(node) if name.startswith("MulBackward") else None
+        children = [each for each, _ in node.next_functions if each is not None]
+        if name.startswith("MulBackward"):
+            return self._product(node, children)
+        if name.startswith("DivBackward"):
+            return self.seen(node.next_functions[0][0])  # what it is divided by is no loss
+        if not _OF_SCALARS.fullmatch(name):
+            is_unknown = not name[-1].isdigit()  # a function of somebody's own, or a compiled region, or a parameter
+            return _Seen.UNKNOWN if is_unknown or self._is_scaled_below(children) else _Seen.UNSCALED
+        parts = [self.seen(each) for each in children]
+        return _Seen.UNKNOWN if _Seen.UNKNOWN in parts else reduce(or_, parts, _Seen.UNKNOWN)
+
+    def _product(self, node: Any, factors: list[Any]) -> _Seen:
+        if len(factors) > 1:
+            parts = [self.seen(each) for each in factors]
+            alike = set(parts) <= {_Seen.SCALED, _Seen.UNSCALED}
+            return max(parts, key=lambda each: each is _Seen.SCALED) if alike else _Seen.UNKNOWN
+        factor = _factor(node)
         if factor is not None and type(factor) is not Tensor:  # such as a DTensor, which has no memory of its own
             return _Seen.UNKNOWN
-        if factor is not None and _is_scale(factor, scale):
-            found |= _Seen.SCALED
-        elif factor is not None and not factor.is_cpu:
+        if factor is not None and _is_scale(factor, self._scale):
+            return _Seen.SCALED
+        if factor is None or not factor.is_cpu or factor.numel() > MOST_FACTORS or bool((factor.abs() >= LARGE).any()):
             return _Seen.UNKNOWN
-        elif not _OF_SCALARS.fullmatch(name):
-            if not name[-1].isdigit():  # a function of somebody's own, or a compiled region, or a parameter
-                return _Seen.UNKNOWN
-            found |= _Seen.UNSCALED
-        else:
-            waiting += [each for each, _ in node.next_functions if each is not None]
-    return found
+        return self.seen(factors[0]) if factors else _Seen.UNKNOWN
+
+    def _is_scaled_below(self, nodes: list[Any]) -> bool:
+        """Whether something was multiplied by the scale before another operation made this of it, as where what is not
+        finite is taken out of a scaled loss."""
+        for node in nodes:  # which grows
+            if str(node.name()).startswith("MulBackward"):
+                factor = _factor(node)
+                if type(factor) is Tensor and _is_scale(factor, self._scale):
+                    return True
+            if len(nodes) < MOST_NODES:
+                nodes += [each for each, _ in node.next_functions if each is not None]
+        return False
 
 
 def _factor(node: Any) -> Tensor | None:
-    """The number that something is multiplied by; None where it is no number, or has a gradient itself."""
+    """What has no gradient of the two that are multiplied; None where both have one, or it is packed away."""
     (first, _), (second, _) = node.next_functions
-    if first is not None and second is not None:
-        return None
-    value = node._saved_other if second is None else node._saved_self
-    return value if isinstance(value, Tensor) and value.numel() == 1 else None
+    value = None if first is not None and second is not None else kept_value(node, "self" if first is None else "other")
+    return value if isinstance(value, Tensor) else None
 
 
 def _is_scale(factor: Tensor, scale: Tensor) -> bool:
+    if factor.numel() != 1:
+        return False
     if factor.data_ptr() == scale.data_ptr() and factor.device == scale.device:
         return True
     return factor.is_cpu and scale.is_cpu and float(factor) == float(scale)

@@ -50,6 +50,8 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     low = max(evidence.start, evidence.whole_stop - STEPS)
     size, decay = (evidence.largest(name, low, evidence.whole_stop) for name in (UPDATE_FRACTION, DECAY_FRACTION))
     at = np.flatnonzero(np.isfinite(size))
+    if len(at) <= READINGS:
+        return
     left = size[at] - np.maximum(decay[at], 0.0)
     usual = float(np.median(left[: len(left) // 2 + 1]))
     is_left = (left > DECAY_ALONE * size[at]) & (left > DWARFED * usual)

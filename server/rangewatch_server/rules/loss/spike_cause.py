@@ -429,9 +429,15 @@ def _of_data(
     early = [each for each in (*outputs, *gradients) if each.step < step]
     if early or has_rate:
         return
-    moved = next((text for each in INPUTS if (text := _input_moved(evidence, each, rank, step))), "")
-    if moved:
-        yield Candidate("data", 0.9, (moved,), () if known else ("which rows: rangewatch.batch(ids=...) names them.",))
+    moved = next((found for each in INPUTS if (found := _input_moved(evidence, each, rank, step))), None)
+    if moved is not None:
+        text, at = moved
+        yield Candidate(
+            "data",
+            0.9 if at == step else 0.8,
+            (text,),
+            () if known else ("which rows: rangewatch.batch(ids=...) names them.",),
+        )
         return
     first = next((each for each in outputs if each.step == step), None)
     against = ("the losses of its rows. rangewatch.batch(ids=..., losses=...) records them.",)
@@ -461,27 +467,31 @@ def _of_data(
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
 
 
-def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> str:
-    """What the model is given left its range at that very step, upwards or downwards; "" where it did not."""
+def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int] | None:
+    """What the model is given left its range at that very step, upwards or downwards, and the step at which that was
+    read; None where it did not. Read later, it may be a state that the step itself has made so, as of a recurrence."""
     low = max(evidence.start, step - HISTORY)
     if not evidence.has_series(name) or step - low < FEWEST:
-        return ""
+        return None
     values = evidence.series(name, low, min(step + READ_EVERY, evidence.whole_stop), rank)
     with np.errstate(divide="ignore", invalid="ignore"):
         bits = np.where(values > 0, np.log2(values), np.nan)
     before, since = bits[: step - low], bits[step - low :]
+    at = step + int(np.argmax(np.isfinite(since)))
     before, since = before[np.isfinite(before)], since[np.isfinite(since)]
     if len(before) < 3 or not len(since):
-        return ""
+        return None
     now, usual = float(since[0]), float(np.median(before))
     scatter = MAD * float(np.median(np.abs(before - usual)))
     away = max(INPUT_BITS, OUT_DEVIATIONS * scatter)
     if before.min() - away < now < before.max() + away:
-        return ""
+        return None
+    when = "changed at that very step" if at == step else f"had changed by step {at}, where it was read next"
     what = "first floating input" if name == INPUTS[0] else f"floating input {INPUTS.index(name) + 1}"
     return (
-        f"What the model is given changed at that very step: the root mean square of its {what} is {2.0**now:.3g}, and "
-        f"was {2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}."
+        f"What the model is given {when}: the root mean square of its {what}, by a sample, is {2.0**now:.3g}, and was "
+        f"{2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}.",
+        at,
     )
 
 

@@ -25,7 +25,7 @@ def _finding(known: UntiedWeights, rank: int | None, step: int) -> Finding:
         summary=f"{place(step, rank)}: {names} were one parameter and are several since: they are no longer tied.",
         evidence=(
             "Under these names the model had the same parameter at first, and has several by the end of this step. "
-            "What was made anew begins with values that nobody has trained, and each is trained by itself.",
+            "Each is trained by itself from here on; what was made anew may begin with values that nobody has trained.",
             "Cause (shown): weights that were exchanged, as by a resize of an embedding, a layer that was made anew, "
             "to_empty(), or a wrapper that copies. Against that: the tying may be given up on purpose.",
             "What would decide: compare their values right after the exchange.",

@@ -51,6 +51,33 @@ def test_what_is_reduced_is_known_by_its_memory(reductions: ReducedByHand) -> No
     assert known(reductions, parameters) == ["", "", None]
 
 
+def test_memory_that_was_let_go_of_may_be_a_gradient_s_next(reductions: ReducedByHand) -> None:
+    parameter = nn.Parameter(torch.ones(1000))
+    for _ in range(20):
+        reductions.begin_step()
+        activation = torch.ones(1000)
+        reduce(activation)
+        place = activation.data_ptr()
+        del activation
+        parameter.grad = torch.ones(1000)
+        if parameter.grad.data_ptr() == place:
+            break
+    else:
+        pytest.skip("the allocator gives another place each time")
+    reductions.find([parameter])
+    assert known(reductions, [parameter]) == [None]
+
+
+def test_sparse_gradients_are_not_known(reductions: ReducedByHand) -> None:
+    words, layer = nn.Embedding(5, 3, sparse=True), nn.Linear(3, 3)
+    layer(words(torch.arange(3))).sum().backward()
+    parameters = [*words.parameters(), *layer.parameters()]
+    for each in parameters:
+        reduce(each.grad)
+    reductions.find(parameters)
+    assert known(reductions, parameters) == [None, "", ""]
+
+
 def test_an_update_without_a_reduction_ends_it_for_good(reductions: ReducedByHand) -> None:
     weight, bias, other = parameters = with_gradients()
     for each in parameters:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import rangewatch
 from rangewatch.steps.loss.unscaled_losses import _look, _Seen
@@ -48,6 +49,14 @@ LOSSES: dict[str, tuple[Callable[[Tensor], Tensor], _Seen]] = {
     "several in a stack": (lambda out: torch.stack([out.mean() * SCALE, out.amax()]).sum(), _Seen.PARTLY),
     "by a subclass": (lambda out: out.mean() * torch.tensor(3.0).as_subclass(Named), _Seen.UNKNOWN),
     "by a function of one's own": (lambda out: Own.apply(out), _Seen.UNKNOWN),
+    "not, and masked": (lambda out: (out * torch.ones(4)).sum() / 4, _Seen.UNSCALED),
+    "by one number of several": (lambda out: (out.square() * (torch.ones(4) * SCALE)).sum(), _Seen.UNKNOWN),
+    "by the scale of the step before": (lambda out: out.mean() * 512.0, _Seen.UNKNOWN),
+    "then multiplied by what has a gradient": (lambda out: out.mean() * SCALE * out[0], _Seen.SCALED),
+    "then divided by what has a gradient": (lambda out: out.mean() * SCALE / out[0], _Seen.SCALED),
+    "then without NaN": (lambda out: torch.nan_to_num(out.mean() * SCALE), _Seen.UNKNOWN),
+    "then joined": (lambda out: torch.cat([(out.mean() * SCALE)[None], out]).sum(), _Seen.UNKNOWN),
+    "then chosen from": (lambda out: (out.square() * SCALE)[torch.arange(2)].mean(), _Seen.UNKNOWN),
     "a parameter": (lambda out: out.new_ones((), requires_grad=True) * 1.0, _Seen.UNKNOWN),
 }
 
@@ -57,6 +66,17 @@ def test_by_its_graph(name: str) -> None:
     loss_of, expected = LOSSES[name]
     loss = loss_of(nn.Linear(3, 4)(torch.ones(3)))
     assert _look(loss.grad_fn, SCALE) is expected
+
+
+def test_what_is_packed_away_is_not_computed_again() -> None:
+    calls, weight = [], torch.tensor(0.5)
+
+    def loss_of(out: Tensor) -> Tensor:
+        calls.append(out)
+        return out.square().mean() * weight
+
+    loss = checkpoint(loss_of, nn.Linear(3, 4)(torch.ones(3)), use_reentrant=False)
+    assert _look(loss.grad_fn, SCALE) is _Seen.UNKNOWN and len(calls) == 1
 
 
 @pytest.mark.parametrize("factor", ["not", "scaled", "given"])
