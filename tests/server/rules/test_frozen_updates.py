@@ -80,3 +80,7 @@ def test_a_gradient_that_the_backward_made_far_too_large(recording: Recording) -
 )
 def test_updates_that_are_small_for_another_reason(recording: Recording, otherwise: dict[str, Any]) -> None:
     assert found(recording, **otherwise) == []
+
+
+def test_updates_that_were_not_read_yet(recording: Recording) -> None:
+    assert not found(recording, before=np.nan, after=np.nan)
