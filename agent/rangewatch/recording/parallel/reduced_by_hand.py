@@ -80,7 +80,7 @@ class ReducedByHand:
             return
         for each in (given,) if isinstance(given, Tensor) else given:
             if type(each) in (Tensor, nn.Parameter) and each.layout is torch.strided:
-                storage = StorageWeakRef(each.untyped_storage())
+                storage = StorageWeakRef(each.untyped_storage())  # type: ignore[no-untyped-call]
                 self._memory[storage.cdata, each.data_ptr(), each.numel()] = storage
 
     def before_update(self, parameters: Iterable[nn.Parameter]) -> None:
