@@ -86,3 +86,7 @@ def test_updates_of_hardly_anything_but_a_strong_decay(recording: Recording) -> 
     """What the gradients add is rounding beside the decay, and more than a thousandth of what they moved before."""
     (finding,) = found(recording, before=0.5, after=0.03, decay=0.3)
     assert (finding.step, finding.facts["readings"]) == (97, 6)
+
+
+def test_updates_that_were_not_read_yet(recording: Recording) -> None:
+    assert not found(recording, before=np.nan, after=np.nan)

@@ -67,8 +67,8 @@ RULE = Rule(
     explanation="A backward begins at a loss that `scaler.scale()` has not multiplied, or at a sum of which a part was "
     "not, while `scaler.step()` or `unscale_()` divides all gradients by the scale. Nothing fails: what learns from "
     "that loss has gradients thousands of times too small. Needs a GradScaler that steps every attached optimizer. "
-    "Losses that a function of your own or a compiled region may have scaled are not judged, nor, on a GPU, those that "
-    "are multiplied by a tensor there.",
+    "Losses that a function of your own or a compiled region may have scaled are not judged, nor those that are "
+    "multiplied by 8 or more, or by a tensor on a GPU, nor those inside activation checkpointing.",
     check=check,
     thresholds=(Threshold("least_scale", 8.0, "", "Least loss scale whose absence is worth a line."),),
     explains=(
