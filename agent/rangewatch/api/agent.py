@@ -138,6 +138,11 @@ class Agent:
         """Least seconds between two batches, as the server asks."""
         return self._sender.send_every_s
 
+    def loss_is_scaled(self) -> None:
+        """A loss scaler is in use that was not known when the run began: what it skips stops nobody."""
+        self.stopper.is_loss_scaled = True
+        self.mirrors.loss_is_scaled()
+
     def start(self) -> None:
         """Start the thread, and tell the server that this rank is there."""
         self.events.add("attached", data={"options": self.options.public(), "versions": self.info.versions})

@@ -81,6 +81,7 @@ from rangewatch.steps.optimizers.new_optimizers import NewOptimizers
 from rangewatch.steps.optimizers.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
 from rangewatch.steps.scalers.wrapped import stepping
+from rangewatch.steps.unpassed_scaler import UnpassedScaler
 from rangewatch.trackers.mirrors import chosen as trackers_chosen
 from rangewatch.wire.records import RankInfo
 
@@ -235,7 +236,7 @@ def attach(model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **opt
     enabled; without both, call `step()` on the handle. With several optimizers it ends when each has stepped, or as
     `step_ends` says. A new optimizer of the model's parameters is followed, and a warning says so. `scaler` is one or
     a list: a torch GradScaler, or a DeepSpeed or Megatron optimizer; left out, it is the one that the optimizer brings
-    along. The other arguments are those of
+    along, or the torch GradScaler that steps it. The other arguments are those of
     `core.options.Options` (docs/options.md); each can be an environment variable `RANGEWATCH_<NAME>` instead. Call it
     after the process group is initialised and before the model is compiled; before or after wrapping in DDP is the
     same.
@@ -420,6 +421,8 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         agent.observer.step_readers.append(MemoryUse(agent, device))
         add_flops(agent, options, device, agent.undo)
         NewOptimizers(agent, model, optimizers, boundary, follow, agent.undo)
+        if not scaling.watched:
+            UnpassedScaler(agent, model, scaling, agent.undo)
         _watch_collectives(agent, given)
         agent.undo.callback(_forget, ref(model))
         agent.start()

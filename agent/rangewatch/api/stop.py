@@ -29,6 +29,7 @@ class Stopper:
 
     def __init__(self, options: Options, info: RankInfo, names: TensorNames, buffer: StepBuffer, observer: Observer):
         self._info, self._names, self._buffer, self._observer = info, names, buffer, observer
+        self.is_loss_scaled = info.loss_scaled
         self._raises, self._last_step = options.on_overflow == "raise", options.abort_after_batch_num
         self._allowed = AllowedInf(options.allow_inf, names)
         self._late: str | None = None
@@ -89,7 +90,7 @@ class Stopper:
         return None
 
     def _counts(self, entry: TensorEntry) -> bool:
-        return entry.kind not in _SCALED or not self._info.loss_scaled
+        return entry.kind not in _SCALED or not self.is_loss_scaled
 
     def _message(self, step: int, number: int, values: FloatArray) -> str:
         entry = self._names.entries[number]

@@ -9,7 +9,7 @@ token. Learning rates are looked at at the end of each step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -116,6 +116,7 @@ class OptimizerCoverage(StepReader):
         # An optimizer keeps its parameters alive: no other object has such an id meanwhile.
         replaced = [fqn for fqn in left_out if (was := self._held.get(fqn)) in taken and was not in present]
         self._held.update({fqn: id(each) for fqn, each in named if id(each) in taken})
+        orphans = _without_gradient(optimizers, present) if left_out else 0
         # A parameter that took another's place has a hook of its own, which has not run yet: the name was reached.
         self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
         never = silent - self._ever_reached
@@ -131,11 +132,20 @@ class OptimizerCoverage(StepReader):
             kept_gradient_steps=self._kept.step_count if self._was_kept else 0,
             groups=_group_names(optimizers, {id(each): fqn for fqn, each in named}),
             replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
+            orphan_count=orphans,
             initial_lr=next(iter(rates)) if len(rates := set(_numbers(optimizers, "initial_lr"))) == 1 else 0.0,
             weight_decay=max(_numbers(optimizers, "weight_decay"), default=0.0),
             momentum=(moving := _momentum(optimizers))[0],
             second_beta=moving[1],
         )
+
+
+def _without_gradient(optimizers: Iterable[Any], present: Container[int]) -> int:
+    """How many of their parameters are none of the model's and have no gradient, where one of the model's has."""
+    held = [each for one in optimizers for group in getattr(one, "param_groups", ()) for each in group["params"]]
+    if not any(id(each) in present and getattr(each, "grad", None) is not None for each in held):
+        return 0
+    return sum(id(each) not in present and getattr(each, "grad", None) is None for each in held)
 
 
 def _group_names(optimizers: Iterable[Any], names: Mapping[int, str]) -> tuple[str, ...]:

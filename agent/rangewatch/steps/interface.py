@@ -39,5 +39,8 @@ class StepRecorder(Protocol):
     def close_step(self) -> None:
         """The open step is over."""
 
+    def loss_is_scaled(self) -> None:
+        """A loss scaler is in use that was not known when the run began."""
+
     def record(self, values: Mapping[str, Any]) -> None:
         """Record values of the open step: numbers, or tensors of one element."""

@@ -54,7 +54,7 @@ class LossScaling:
     ) -> None:
         self.agent, self.boundary, self.is_alone = agent, boundary, is_alone
         self._found_inf: tuple[int, Tensor | float] = (-1, 0.0)
-        self._all = optimizers
+        self._all, self._is_found = optimizers, False
         first = optimizers if len(matched) == 1 else frozenset[int]()
         self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(matched)]
 
@@ -72,7 +72,14 @@ class LossScaling:
     def emit(self, number: int, scaler: Any, settings: dict[str, float]) -> None:
         """Say how scaler `number` changes its scale."""
         if self.agent.observer.is_active:
-            self.agent.events.add(Scaler(_series(number), type(scaler).__name__, **settings))
+            name = type(scaler).__name__
+            self.agent.events.add(Scaler(_series(number), name, was_passed=not self._is_found, **settings))
+
+    def found(self, matched: scalers.MatchedScaler) -> None:
+        """`attach` was given no scaler, and this one steps an optimizer of the model."""
+        self._is_found = True
+        self.agent.loss_is_scaled()
+        self.watched.append(WatchedScaler(self, 0, matched, self._all))
 
     def scale(self) -> Tensor | float:
         """What the loss of a backward is multiplied by now, as far as the first scaler says; 1.0 where none does."""
@@ -157,7 +164,7 @@ class WatchedScaler:
         """`id` of each that it has served by its last update, or may serve before its first."""
         return self._optimizers
 
-    def unwatched(self, target: Any) -> None:
+    def unwatched(self, target: Any, arguments: tuple[Any, ...]) -> None:
         """Another scaler is updated: it may have taken this one's place."""
         self._found_other(target)
 

@@ -169,14 +169,19 @@ def add_phases(
     for optimizer in optimizers:
         add_optimizer_phase(agent, optimizer, undo)
     for kind, each in scalers_of(scaler, optimizers):
-        if kind.method != "step" and has_method(each, "step"):  # unscales, looks for Inf, and then steps the optimizer
-            undo.callback(Watch(each, "step", *_around(Guarded, clock, guard)).remove)
+        if kind.method != "step" and has_method(each, "step"):
+            add_scaler_phase(agent, each, undo)
     return forward
 
 
 def add_backward(agent: StepRecorder, calls: CallListener, undo: contextlib.ExitStack) -> None:
     """The same of backwards, of which `calls` hears too."""
     undo.callback(BACKWARD_CALL.add(agent.phases, agent.guard, calls))
+
+
+def add_scaler_phase(agent: StepRecorder, scaler: Any, undo: contextlib.ExitStack) -> None:
+    """The same of a scaler's `step`, which unscales, looks for Inf, and then steps the optimizer."""
+    undo.callback(Watch(scaler, "step", *_around(Guarded, agent.phases, agent.guard)).remove)
 
 
 def add_optimizer_phase(agent: StepRecorder, optimizer: Any, undo: contextlib.ExitStack) -> None:

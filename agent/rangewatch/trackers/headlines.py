@@ -74,7 +74,7 @@ class Headlines:
     """Of this rank's blocks. Called by the sender's thread."""
 
     def __init__(self, names: TensorNames, *, is_loss_scaled: bool) -> None:
-        self._names, self._is_loss_scaled = names, is_loss_scaled
+        self._names, self.is_loss_scaled = names, is_loss_scaled
         self._log2_max = np.zeros(0)
         self._is_grad = np.zeros(0, bool)
         self._skipped: float | None = None
@@ -111,7 +111,7 @@ class Headlines:
             values["nonfinite_values"] = float(bad[at])
             if math.isfinite(least[at]):
                 values["least_headroom_bits"] = float(least[at])
-            scale = values.get("loss_scale") if self._is_loss_scaled else 1.0
+            scale = values.get("loss_scale") if self.is_loss_scaled else 1.0
             if has_norm[at] and scale and not bad[at]:
                 values["gradient_norm"] = float(norms[at] / scale)
 

@@ -50,6 +50,10 @@ class Mirrors:
         self._headlines = Headlines(names, is_loss_scaled=info.loss_scaled)
         self._last_step = -1
 
+    def loss_is_scaled(self) -> None:
+        """A loss scaler has been found."""
+        self._headlines.is_loss_scaled = True
+
     def start(self) -> None:
         """Start their threads. Raises `RuntimeError` where the interpreter allows none any more."""
         for each in self._all:

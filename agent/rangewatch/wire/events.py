@@ -118,6 +118,8 @@ class Optimizers(Details, frozen=True):
     for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
     `groups`: of several parameter groups each one's own name, or its first parameter's; "" where neither is known.
     `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
+    `orphan_count`: parameters of the optimizers that are none of the model's and have no gradient, though some of the
+    model's have.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
     `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
     `second_beta` its second in that group; 0 where there is none.
@@ -134,6 +136,7 @@ class Optimizers(Details, frozen=True):
     kept_gradient_steps: int = 0
     groups: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    orphan_count: int = 0
     initial_lr: float = 0.0
     weight_decay: float = 0.0
     momentum: float = 0.0
@@ -493,6 +496,13 @@ class TensorDetails(msgspec.Struct, frozen=True):
     peak_count: int | UnsetType = UNSET
     """Elements of more than a thousandth of `amax`, NaN and Inf among them; `rest_amax` is that of all others."""
     rest_amax: float | UnsetType = UNSET
+    is_buffer: bool | UnsetType = UNSET
+    """Of what belongs to a module: it is no parameter."""
+
+    @property
+    def noun(self) -> str:
+        """What it is, of what belongs to a module."""
+        return "buffer" if self.is_buffer is True else "weight"
 
     @property
     def is_bad(self) -> bool:
@@ -646,6 +656,9 @@ class Scaler(Details, frozen=True, omit_defaults=True):
     """Clean steps after which it grows."""
     growth_factor: Factor | None = None
     backoff_factor: Factor | None = None
+    was_passed: bool = True
+    """`attach` was given it. One that was found later scales gradients all the same, though `RankInfo.loss_scaled` is
+    false."""
 
     @property
     def interval(self) -> int | None:

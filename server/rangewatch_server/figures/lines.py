@@ -134,7 +134,7 @@ def tensor(run: RunReader, params: Params) -> FigureData:
         line("amin", x[full], columns.get("amin", x)[full]),
         line("non-finite", x[bad], np.full(int(bad.sum()), limits.max_finite)),
     ]
-    scaled = entry.kind in ("grad_output", "grad") and any(run.ranks[rank].info.loss_scaled for rank in params.ranks)
+    scaled = entry.kind in ("grad_output", "grad") and run.is_loss_scaled(params.ranks)
     at = (columns[AMAX_STEP], columns[NONFINITE_STEP]) if cut.per > 1 else (x, x)
     meta = cut.meta() | {
         "label": label(entry), "loss_scaled": scaled,

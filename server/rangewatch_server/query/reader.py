@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, func, select
 
+from rangewatch.wire.events import Scaler
 from rangewatch.wire.records import KINDS, RankInfo, Statistic, TensorEntry
 from rangewatch_server.ingest.accumulators import UNMERGED
 from rangewatch_server.ingest.merged_ranks import ALL_RANKS
@@ -410,6 +411,15 @@ class RunReader:
         """The newest `most` events of a kind, newest first: of a rank, of one process, of steps before `before`, of
         `step`."""
         return self.source.events(kind, most, rank=rank, stream_id=stream_id, before=before, step=step)
+
+    def is_loss_scaled(self, ranks: Iterable[int]) -> bool:
+        """Whether gradients of any of these ranks are multiplied by a loss scale."""
+        if any(self.ranks[rank].info.loss_scaled for rank in ranks):
+            return True
+        found = next(
+            (known for event in self.events(Scaler.KIND, 1) if (known := event.read(Scaler)) is not None), None
+        )
+        return found is not None and not found.was_passed
 
     def newest_events(self, kinds: Sequence[str]) -> list[StoredEvent]:
         """The last event of each of these kinds of each rank's newest process, by rank."""

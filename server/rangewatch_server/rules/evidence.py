@@ -90,7 +90,7 @@ class Evidence:
     @cached_property
     def is_loss_scaled(self) -> bool:
         """Whether gradients are multiplied by a loss scale, which skips steps that overflow."""
-        return any(self.info(rank).loss_scaled for rank in self.ranks)
+        return self.run.is_loss_scaled(self.ranks)
 
     @cached_property
     def loss_scales(self) -> History:

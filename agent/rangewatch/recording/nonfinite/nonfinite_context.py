@@ -33,6 +33,9 @@ from rangewatch.statistics import reduce
 from rangewatch.wire.events import MaskDetails, Nonfinite, OptimizerDetails, TensorDetails
 from rangewatch.wire.records import TensorEntry
 
+_MOST_BUFFERS = 8
+"""Of one module that are named."""
+
 _BRIEF = 16
 """How many times faster an element is read for its range alone (measured: 0.6 ns and 9 ns, float32)."""
 
@@ -297,6 +300,11 @@ class NonfiniteContext:
         prefix = f"{details.fqn}." if details.fqn else ""
         weights = ((prefix + name, each) for name, each in _parameters(module) if not is_lazy(each))
         read = tuple(known for weight in weights if (known := reader.brief(*weight)) is not None)
+        if not any(each.is_bad for each in details.inputs or ()):
+            buffers = (
+                (prefix + name, each) for name, each in module.named_buffers(recurse=False) if _stays(module, name)
+            )
+            read += tuple(islice((known for each in buffers if (known := _bad_buffer(*each, reader))), _MOST_BUFFERS))
         return msgspec.structs.replace(details, eps=eps, weights=read)
 
     def _outermost(self) -> tuple[str, tuple[tuple[Any, ...], dict[str, Any]]] | None:
@@ -357,6 +365,22 @@ def _call_of(module: nn.Module | None) -> tuple[tuple[Any, ...], dict[str, Any]]
             return frame.f_locals["args"], frame.f_locals["kwargs"]
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def _stays(module: nn.Module, name: str) -> bool:
+    """Whether this forward has hardly written the buffer: running statistics and codebooks are written in training, and
+    are in checkpoints."""
+    return not module.training or name in getattr(module, "_non_persistent_buffers_set", ())
+
+
+def _bad_buffer(name: str, buffer: Tensor, reader: TensorReader) -> TensorDetails | None:
+    """None of one that is finite, or a mask: all that is not finite in it is -Inf."""
+    known = reader.brief(name, buffer)
+    if known is None or not known.is_bad:
+        return None
+    counts = None if known.nan_count else reader.infinities(buffer)
+    is_mask = counts is not None and counts[0] == counts[1]
+    return None if is_mask else msgspec.structs.replace(known, is_buffer=True)
 
 
 def _tensors(call: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Tensor]:

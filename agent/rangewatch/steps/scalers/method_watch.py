@@ -67,7 +67,7 @@ class OwnMethod:
 class WatchFinder(Protocol):
     """May want to watch an object that was made after `attach`."""
 
-    def unwatched(self, target: Any) -> None:
+    def unwatched(self, target: Any, arguments: tuple[Any, ...]) -> None:
         """The method of `target`, which nobody watches, is about to be called. Never raises."""
 
 
@@ -105,13 +105,13 @@ class Patch:
         self._watches = {key: watches for key, watches in remaining.items() if watches}
         self.restore_if_unused()
 
-    def watches_of(self, target: Any) -> list[Watch]:
-        """Who watches `target`."""
+    def watches_of(self, target: Any, arguments: tuple[Any, ...]) -> list[Watch]:
+        """Who watches `target`, whose method is about to be called."""
         watches = [each for each in self._watches.get(id(target), ()) if each.target() is target]
         if watches or not self.finders:
             return watches
         for finder in list(self.finders):
-            finder.unwatched(target)
+            finder.unwatched(target, arguments)
         return [each for each in self._watches.get(id(target), ()) if each.target() is target]
 
     def restore_if_unused(self) -> None:
@@ -124,7 +124,8 @@ class Patch:
 def _wrap(method: Callable[..., Any], patch: Patch) -> Callable[..., Any]:
     @functools.wraps(method)
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _call(patch.watches_of(self), functools.partial(method, self), self, args, kwargs)
+        watches = patch.watches_of(self, (*args, *kwargs.values()))
+        return _call(watches, functools.partial(method, self), self, args, kwargs)
 
     return watched
 

@@ -1,4 +1,6 @@
-"""Gradients that are far larger when they are clipped than any rank's backward has made them."""
+"""Gradients that are far larger when they are clipped than any rank's backward has made them, or far smaller when the
+optimizer takes them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
 from rangewatch_server.rules.loss.spike_cause import NORMS
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
@@ -43,13 +46,18 @@ class Jump(msgspec.Struct, frozen=True):
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding: the first such step."""
+    """At most one finding of each: the first step at which they are far larger, and updates that are far smaller."""
+    yield from _grown(evidence, limits["factor"])
+    yield from shrunk(evidence)
+
+
+def _grown(evidence: Evidence, factor: float) -> Iterator[Finding]:
     name = next((each for each in SERIES if evidence.has_series(each)), None)
     gradients = tensors_of(evidence, "grad")
     if name is None or not len(gradients):
         return
-    for step in _high_steps(evidence, name, limits["factor"]):
-        jump = _judged(evidence, name, gradients, step, limits["factor"])
+    for step in _high_steps(evidence, name, factor):
+        jump = _judged(evidence, name, gradients, step, factor)
         if jump is not None:
             yield _finding(evidence, jump)
             return
@@ -185,8 +193,9 @@ RULE = Rule(
     severity="warning",
     explanation="The norm by which gradients were clipped jumped far beyond what the gradients allow that the ranks' "
     "backwards made. The reduction over ranks, a communication hook or code of the loop changed them; the clip then "
-    "hides it, since all updates are of one size after it. Needs torch's own clip_grad_norm_ (torch 2.6 or newer), or "
-    "a norm logged as grad_norm, and the kind `grad`.",
+    "hides it, since all updates are of one size after it. Or SGD's updates became a thousand times smaller than rate "
+    "and gradient make them, as where gradients are divided by the loss scale twice. The first needs torch's own "
+    "clip_grad_norm_ (torch 2.6 or newer), or a norm logged as grad_norm, and both the kind `grad`.",
     check=check,
     thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),
     explains=("loss_spike", "short_spike", "update_ratio"),

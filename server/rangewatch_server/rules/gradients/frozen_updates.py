@@ -11,6 +11,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.gradients.shrunk_gradients import is_one_over
 from rangewatch_server.rules.gradients.small_updates import UPDATE_FRACTION
 from rangewatch_server.rules.gradients.strong_decay import DECAY_FRACTION
 from rangewatch_server.rules.loss.series import rates
@@ -41,6 +42,9 @@ SQUARE = 1e18
 DWARFED, ALIKE, FALLS = 1e-3, 0.1, 3
 """Part of what the gradients moved before that an update may at most have, and of their size then that they must; and
 readings in which it comes down to that. More slowly it may be a training that converges."""
+
+SCALED = 32.0
+"""How far from one over the loss scale what is left may be that was divided by it: Adam forgets its squares slowly."""
 
 
 def frozen(evidence: Evidence) -> Iterator[Finding]:
@@ -76,10 +80,14 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
         return
     given = min(_given(evidence, gradients, int(each)) for each in still[-READINGS:])
     remains = 0.0 if is_zero else float(left[-len(still) :].max() / usual)
+    # Of updates that fall at once and at the same loss scale; a gradient that was too large would have shown.
+    least = float(left[-len(still) :].min() / usual)
     if given <= LEAST or (not is_zero and given < ALIKE * _given(evidence, gradients, began)):
         return
     largest = _largest(evidence, gradients, began, int(still[0]))
-    yield _finding(evidence, began, still, float(size[at[last]]), largest, remains)
+    scale = evidence.series("loss_scale", began, int(still[-1]) + 1) if evidence.is_loss_scaled else np.ones(1)
+    is_scale = not is_zero and is_one_over(evidence, least, scale, SCALED)
+    yield _finding(evidence, began, still, float(size[at[last]]), largest, remains, is_scale=is_scale)
 
 
 def _has_low_precision(evidence: Evidence) -> bool:
@@ -90,18 +98,22 @@ def _has_low_precision(evidence: Evidence) -> bool:
 
 def _given(evidence: Evidence, gradients: Array, step: int) -> float:
     """The largest gradient of any parameter at `step`, without the loss scale."""
-    scale = float(evidence.series("loss_scale", step, step + 1)[0]) if evidence.is_loss_scaled else 1.0
-    return _largest(evidence, gradients, step, step + 1) / (scale if scale > 0 else 1.0)
+    return _largest(evidence, gradients, step, step + 1)
 
 
 def _largest(evidence: Evidence, gradients: Array, start: int, stop: int) -> float:
-    """The largest finite gradient of any parameter and rank in [start, stop)."""
+    """The largest finite gradient of any parameter and rank in [start, stop), without the loss scale."""
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, ("amax",), gradients)
     values = np.asarray(block.columns["amax"], np.float64)
+    if evidence.is_loss_scaled:
+        scale = evidence.series("loss_scale", start, start + values.shape[1])
+        values = values / np.where(scale > 0, scale, 1.0)
     return float(values[np.isfinite(values)].max(initial=0.0))
 
 
-def _finding(evidence: Evidence, began: int, still: Array, before: float, gradient: float, remains: float) -> Finding:
+def _finding(
+    evidence: Evidence, began: int, still: Array, before: float, gradient: float, remains: float, *, is_scale: bool
+) -> Finding:
     """`remains`: the part of what gradients moved before that the largest update since has; 0: none."""
     rank, seen = only_rank(evidence), int(still[-1])
     usual = _given(evidence, tensors_of(evidence, "grad"), began)
@@ -117,6 +129,10 @@ def _finding(evidence: Evidence, began: int, still: Array, before: float, gradie
         if is_own and remains
         else f"Cause (likely): a gradient of {gradient:.3g} in the steps after {began}. Its square {what}, and {keeps}"
         if is_own
+        else "Cause (likely): loss scaling: what is left is about what a division by the loss scale leaves. "
+        "scaler.step() divides gradients by it, and so may other code before. Against that: one gradient that was far "
+        "too large when the optimizer was given it leaves such updates, too."
+        if is_scale
         else "Cause (likely): what stands between backward and optimizer.step(), as clipping or unscaling does, gave "
         f"the optimizer a gradient {'far too large' if remains else 'whose square is Inf in float32'}, at one step: "
         f"{keeps} The largest gradient that a backward made in those steps was {gradient:.3g}."
@@ -137,7 +153,9 @@ def _finding(evidence: Evidence, began: int, still: Array, before: float, gradie
         ),
         remedy=(
             Remedy(
-                "Go back to a checkpoint from before, or empty the optimizer's state; and leave out a step whose "
+                "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step; or go back to a "
+                "checkpoint from before it." if is_scale and not is_own
+                else "Go back to a checkpoint from before, or empty the optimizer's state; and leave out a step whose "
                 "gradients are so large when the optimizer is given them.",
                 "for name, each in model.named_parameters():  # far above the gradient's, or not finite?\n"
                 "    for key, value in optimizer.state[each].items():\n"
@@ -148,6 +166,6 @@ def _finding(evidence: Evidence, began: int, still: Array, before: float, gradie
         ),
         facts={
             "since_step": began + 1, "seen_step": seen, "readings": len(still), "gradient": gradient,
-            "remains": remains, "cause_class": "optimizer" if is_own else "clip",
+            "remains": remains, "cause_class": "optimizer" if is_own else "loss_scale" if is_scale else "clip",
         },
     )  # fmt: skip

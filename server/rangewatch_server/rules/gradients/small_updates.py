@@ -27,6 +27,9 @@ LASTING = 128
 LOW = 0.05
 """Part of the rate that the schedule was given, below which it must have stayed."""
 
+NEAR = 0.05
+"""How far from the square of that the first rate may be: it may have moved before it was read."""
+
 STAIR = 24
 """Steps for which the rate stays as it is, at the least on average: a warm-up moves it at each step."""
 
@@ -70,13 +73,18 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
     # A trainer may log it once in ten steps.
     if len(at) < FEWEST or at[-1] - at[0] < LASTING - LASTING // FEWEST:
         return
-    if not every[at].max() > 0 or every[at][-1] < every[at][0]:
-        return
     medians = first_and_last(evidence, FEW, stop)
-    if medians is None or not medians[0] > 0 or (part := medians[1] / medians[0]) > RISEN:
+    if not every[at].max() > 0 or medians is None or not medians[0] > 0:
+        return
+    if (part := medians[1] / medians[0]) > RISEN:
         return
     rates, steps = every[at], evidence.start + at
     initial = max((known.initial_lr for _, known in evidence.details(Optimizers)), default=0.0)
+    if part >= FLAT and _is_squared(evidence, rates, initial):
+        yield _of_lambda(evidence, steps, rates, initial, part)
+        return
+    if rates[-1] < rates[0]:
+        return
     if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
     elif part >= STILL and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
@@ -88,6 +96,14 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
                 yield _of_size(evidence, steps, rates, largest, part)
             else:
                 yield _of_eps(evidence, steps, rates, largest, part, least)
+
+
+def _is_squared(evidence: Evidence, rates: Array, initial: float) -> bool:
+    """Whether (n,) rates begin far below what a schedule was given and do not climb: at its square, or where the model
+    knows nothing yet."""
+    if not initial > 0 or rates.max() > LOW * initial or (np.diff(rates) > 0).any():
+        return False
+    return bool(abs(rates[0] / initial**2 - 1) <= NEAR) or (rates[-1] < rates[0] and _begins_at_chance(evidence))
 
 
 def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -> bool:
@@ -141,6 +157,23 @@ def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float,
             "    optimizer.step()\n"
             "    scheduler.step()",
             f"the rate is {last / initial:.2%} of what the schedule was given, and the loss has hardly fallen",
+        ),
+    )  # fmt: skip
+
+
+def _of_lambda(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
+    is_square = abs(rates[0] / initial**2 - 1) <= NEAR
+    given = f"about the square of the {initial:.3g}" if is_square else f"far below the {initial:.3g}"
+    return _finding(
+        evidence, only_rank(evidence), steps, rates, part,
+        f"it has been {rates.max():.3g} at most, {given} that its schedule was given, and it does not climb.",
+        "Cause (likely): the schedule of the learning rate: what LambdaLR is given is a factor of the rate, and a "
+        "function that returns the rate itself is multiplied by it once more. Against that: the end of a longer "
+        "schedule, as after a resume, is as low.",
+        Remedy(
+            "Have the function return a factor, 1.0 at the full rate.",
+            "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + 0.0003 * step) ** -0.75)",
+            f"the rate began at {rates[0] / initial:.2%} of what the schedule was given",
         ),
     )  # fmt: skip
 

@@ -491,7 +491,9 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
         {entries[int(each)].fqn for each in tensors_of(evidence, kind)} for kind in ("grad", "weight")
     )
     first, count = optimizers.left_out[0], optimizers.left_out_count
+    orphans = optimizers.orphan_count
     is_odd = 2 * count < optimizers.trainable_count or count == optimizers.trainable_count or bool(optimizers.replaced)
+    is_odd = is_odd or orphans > 0
     named = optimizers.replaced or optimizers.left_out
     has_gradient = any(fqn in with_gradient for fqn in named)
     if has_gradient:
@@ -510,6 +512,15 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
             *(["Gradients are computed for it at each step, and nobody uses them."] if has_gradient else []),
             *(
                 [
+                    f"{'These optimizers have' if len(optimizers.classes) > 1 else 'It has'} {orphans} "
+                    f"parameter{'s' if orphans > 1 else ''} that {'are' if orphans > 1 else 'is'} no part of the model "
+                    "and got no gradient when others did: it was made before the model's parameters were made anew, "
+                    "as by weight_norm, a new head, a cast or a wrapper."
+                ]
+                * (orphans > 0 and not optimizers.replaced)
+            ),
+            *(
+                [
                     f"Another parameter took the place of {_names(optimizers.replaced, len(optimizers.replaced))} at "
                     f"step {event.step}, as where an embedding is resized or a layer is made anew: the optimizer still "
                     "has the one from before, which is no part of the model any more."
@@ -519,7 +530,11 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
         ),
         remedy=(
             Remedy(
-                f"Give {'them' if count > 1 else 'it'} to the optimizer; or freeze what is meant to stay.",
+                (
+                    "Make the optimizer after the model is whole; "
+                    if orphans else f"Give {'them' if count > 1 else 'it'} to the optimizer; "
+                )
+                + "or freeze what is meant to stay.",
                 f"wanted = dict(model.named_parameters())[{first!r}]\n"
                 "optimizer.add_param_group({'params': [wanted]})  # or wanted.requires_grad_(False)",
                 "the optimizers' own parameter groups were read",

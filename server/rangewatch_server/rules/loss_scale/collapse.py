@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import Scaler
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss_scale import remedies
-from rangewatch_server.rules.loss_scale.bad_loss import BadLoss, bad_loss
+from rangewatch_server.rules.loss_scale.bad_loss import BadLoss, bad_loss, follows_scale
 from rangewatch_server.rules.loss_scale.causes import Blame, blame, device_of, module_of, scale, sentences
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
 from rangewatch_server.rules.loss_scale.remedies import scaler_settings, way_back
@@ -156,7 +157,9 @@ def _has_recovered(history: History, scaler: str, burst: Burst, least: float) ->
 
 def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Finding:
     blamed = blame(evidence, burst.drops)
-    loss = None if blamed.what == "forward" else bad_loss(evidence, burst.first, blamed.rank)
+    loss = follows_scale(evidence, evidence.loss_scales, scaler, burst.first, burst.last)
+    if loss is None and blamed.what != "forward":
+        loss = bad_loss(evidence, burst.first, blamed.rank)
     goes_on = burst.last >= evidence.loss_scales.stop - LATELY
     rank = "" if blamed.rank is None else f", rank {blamed.rank}"
     if burst.stuck >= STUCK:
@@ -177,6 +180,7 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
         evidence=(
             *(loss.sentences if loss is not None else ()),
             *_evidence(evidence, burst, blamed, least),
+            *(_never_falls(scaler_settings(evidence, scaler)) if loss is None and _is_fixed(blamed, burst) else ()),
             *way_back(scaler_settings(evidence, scaler), burst.before, burst.after),
         ),
         remedy=tuple(_remedies(evidence, blamed, burst)) if loss is None else loss.remedies,
@@ -190,14 +194,15 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
 
 def _cause_class(blamed: Blame, burst: Burst, loss: BadLoss | None) -> dict[str, str]:
     if loss is not None:
-        return {"cause_class": "forward_arithmetic"}
+        return {"cause_class": loss.cause}
+    if _is_fixed(blamed, burst):
+        return {"cause_class": "loss_scale"}
     return {"cause_class": "backward_arithmetic"} if _stays_nan(blamed, burst) else {}
 
 
 def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
     if loss is not None:
-        over = ": a sum or product of it is beyond the range of its dtype" if loss.overflowed else ""
-        return f"the loss itself is not finite, which no scale mends{over}"
+        return loss.why
     if blamed.entry is None:
         return "what overflows was not recorded"
     first = f"{the(blamed.entry)} holds {blamed.held} first"
@@ -211,6 +216,31 @@ def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
 def _stays_nan(blamed: Blame, burst: Burst) -> bool:
     """Whether a gradient was NaN, and never Inf, however small the scale became: that is no overflow."""
     return blamed.what == "gradient" and blamed.only_nan and burst.bits >= NAN_BITS
+
+
+def _is_fixed(blamed: Blame, burst: Burst) -> bool:
+    """Whether a gradient overflowed in many steps, and not one of them has lowered the scale."""
+    return (
+        blamed.what == "gradient"
+        and not blamed.only_nan
+        and burst.stuck == len(burst.drops) >= MOST_HELD
+        and not burst.bits
+    )
+
+
+def _never_falls(reported: Scaler) -> Iterator[str]:
+    back = reported.backoff_factor
+    if back is not None and back >= 1:
+        why = f"its backoff_factor is {back:g}"
+    elif back is not None:
+        why = (
+            f"its backoff_factor of {back:g} would lower it, so it is set again: the scaler is made anew in each step, "
+            "or its update() is given a value"
+        )
+    else:
+        why = "it is fixed, or set again in each step"
+    yield f"Cause (likely): loss scaling: no skipped step lowers the scale: {why}."
+    yield "What would decide: begin with a scale of 1024."
 
 
 def _evidence(evidence: Evidence, burst: Burst, blamed: Blame, least: float) -> Iterator[str]:
@@ -243,6 +273,10 @@ def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remed
     stays_nan = _stays_nan(blamed, burst)
     if burst.hardly_moves and blamed.what == "gradient" and not blamed.only_nan:
         text = "Begin with a smaller scale, and let a skipped step halve it (backoff_factor=0.5)."
+        if _is_fixed(blamed, burst):
+            text = (
+                "Make one scaler before the loop, and keep it; let a skipped step halve its scale, from a smaller one."
+            )
         yield remedies.scaler(
             text, device, min(burst.before, 2.0**16), 2_000,
             f"{burst.count} skipped steps lowered the loss scale by {burst.bits:.2g} bits alone",

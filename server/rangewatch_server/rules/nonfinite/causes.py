@@ -187,13 +187,13 @@ def _seen(case: Case, origin: Origin) -> str:
         return f"{of}, and its output was not."
     if origin.kind == "reduction":
         return "Before it nothing in this step was NaN or Inf."
-    return _SEEN[origin.kind].format(where=origin.where)
+    return _SEEN[origin.kind].format(where=origin.where, noun="buffer" if origin.cause == "buffer" else "weight")
 
 
 _SEEN = {
     "data": "What the model was given was not finite.",
     "sent": "What this rank was given was not finite, and what rank {where} put out was.",
-    "weight": "The weight {where} was not finite before anything was computed of it.",
+    "weight": "The {noun} {where} was not finite before anything was computed of it.",
     "optimizer": "Between one forward and the next {where} or what the optimizer keeps of it turned NaN or Inf.",
     "between": "A module was given NaN or Inf, and no output before it held one.",
     "loss": "The outputs were finite, and the loss that was computed of them was not.",
@@ -214,6 +214,8 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
             "Check the batch for NaN and Inf as the loader or the file gives it, before anything is computed of it: if "
             "it is finite there, code between that and the model makes it."
         )
+    if origin.cause == "buffer":
+        return f"Print {origin.where} right before this forward, and right after what loads or moves the model."
     if origin.cause == "made":
         return "Check for NaN and Inf after each operation between the loader and the model, of this step's batch."
     if origin.kind == "loss" and (best.cause == "data" or origin.cause in ("given", "outside")):

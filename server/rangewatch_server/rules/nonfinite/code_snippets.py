@@ -43,6 +43,11 @@ SEND = (
     "    torch.distributed.send(hidden.float().contiguous(), dst=rank)"
 )
 
+BAD_BUFFERS = (
+    "bad = [name for name, each in model.named_buffers() if each.is_floating_point() and each.isnan().any()]\n"
+    'assert not bad, f"NaN: {bad}"'
+)
+
 BAD_PARAMETERS = (
     "bad = [name for name, each in model.named_parameters() if not torch.isfinite(each).all()]\n"
     'assert not bad, f"not finite: {bad}"'

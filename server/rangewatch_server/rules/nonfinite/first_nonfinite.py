@@ -245,7 +245,7 @@ def _clause(origin: Origin, case: Case) -> str:
     if origin.cause == "flipped":
         return f"; one element of the weight {origin.where} had become far too large"
     if origin.kind in ("weight", "optimizer") and case.entry.kind == "output":
-        return f"; its weight {origin.where} held it already"
+        return f"; its {'buffer' if origin.cause == 'buffer' else 'weight'} {origin.where} held it already"
     if origin.kind == "loss" and (made := _operation(case)):
         return f"; the loss was not finite: {made}"
     return {

@@ -162,11 +162,18 @@ def _own_weight(case: Case) -> Origin:
 
 def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
     first = bad[0]
-    reported = [f"The weight {each.name} held {counts(each)} as this forward used it." for each in bad[:3]]
+    reported = [f"The {each.noun} {each.name} held {counts(each)} as this forward used it." for each in bad[:3]]
     if case.is_first_step():
         if not case.is_loaded:
             reported.append("No step before it is recorded: it was loaded, or initialised, so.")
-        return Origin("weight", first.name, tuple(reported))
+        return Origin("weight", first.name, tuple(reported), "buffer" if first.noun == "buffer" else "")
+    if first.noun == "buffer":
+        reported.append(
+            f"All that was recorded of step {case.bad.step - 1} on this rank was finite. No optimizer writes a buffer: "
+            "code does, or loading a checkpoint; one that is not persistent is in no checkpoint, and to_empty() leaves "
+            "it as the memory was."
+        )
+        return Origin("weight", first.name, tuple(reported), "buffer")
     fault = optimizer_fault(case, first.name)
     reported += _turned_bad(case, first.name, is_given_so=fault == "state")
     reported += optimizer_sentences(case, first.name)

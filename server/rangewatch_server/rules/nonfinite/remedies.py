@@ -19,6 +19,7 @@ from rangewatch_server.rules.nonfinite.causes import (
     reaches_limit,
 )
 from rangewatch_server.rules.nonfinite.code_snippets import (
+    BAD_BUFFERS,
     BAD_PARAMETERS,
     CLIP,
     CLIP_FINITE,
@@ -304,6 +305,12 @@ def _weight(case: Case, origin: Origin) -> Iterator[Remedy]:
         yield Remedy(
             f"Go back to a checkpoint in which all of {origin.where} is as usual, and run the same steps elsewhere.",
             "", "one element of it changed alone: where that comes again, code writes it; else it was the hardware",
+        )  # fmt: skip
+        return
+    if origin.cause == "buffer":
+        yield Remedy(
+            f"Compute {origin.where} anew after loading or to_empty(), and look at what writes it.", BAD_BUFFERS,
+            "it was not finite when the forward used it, and no optimizer writes it",
         )  # fmt: skip
         return
     if case.is_first_step():

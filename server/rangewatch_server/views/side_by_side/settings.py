@@ -40,7 +40,7 @@ def _values(run: RunReader) -> Iterator[tuple[str, str]]:
     info = first.info
     yield "run.ranks", str(world_size(run))
     yield "run.device", _cut(info.device)
-    yield "run.loss scaler", "yes" if info.loss_scaled else "no"
+    yield "run.loss scaler", "yes" if run.is_loss_scaled((first.rank,)) else "no"
     yield from (("versions." + name, _cut(version)) for name, version in sorted(info.versions.items()))
     sections = {"options": _options(run, first.rank), "environment": _environment(run, first.rank)}
     left = MOST_KEYS

@@ -1,0 +1,128 @@
+"""A learning rate that a schedule has made next to nothing, though the training goes on: a decay that was meant for
+each epoch and is applied at each step, or a schedule that was given too few steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rangewatch_server.numerics.pyramid import FANOUT, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.series import RATES, rates
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+
+STEPS = 4_096
+"""Steps before it in which its moves are counted."""
+
+LASTING = 64
+"""Steps for which it must have been so, at the least."""
+
+FEWEST = 8
+"""Readings of the rate: a trainer may log it once in ten steps."""
+
+ALIKE = 0.02
+"""By how much the factor of one step may differ from that of another in a geometric decay."""
+
+FEW_MOVES = 12
+"""On its way down: a plateau was looked for each time, or milestones were given, and that is meant."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding."""
+    start, stop = evidence.start, evidence.whole_stop
+    if stop - start < 2 * LASTING or not any(evidence.has_series(name) for name in RATES):
+        return
+    level = level_for(stop - start, SCAN_COLUMNS)
+    size = FANOUT**level
+    highest = np.fmax.reduce(
+        [evidence.largest(name, start, stop, level) for name in RATES if evidence.has_series(name)]
+    )
+    at = np.flatnonzero(np.isfinite(highest))
+    if len(at) < FEWEST or not highest[at].max() > 0:
+        return
+    top = float(highest[at].max())
+    high = at[highest[at] > limits["part"] * top]
+    if high[-1] == at[-1]:
+        return
+    first = max(start, (start // size + int(high[-1])) * size)
+    values = rates(evidence, first, min(stop, first + 2 * size))
+    above = np.flatnonzero(np.isfinite(values) & (values > limits["part"] * top))
+    since = first + int(above[-1]) + 1 if len(above) else first
+    last = min(stop - 1, (start // size + int(at[-1])) * size + size - 1)
+    if last - since < max(LASTING, limits["of_run"] * (last - start)):
+        return
+    now = float(highest[at[-1]])
+    if not 0 < now < highest[at[at > high[-1]][0]]:
+        return  # it stays at a floor that it was given; of a rate of 0 `unchanged_weights` speaks
+    yield _finding(evidence, since, last, top, now, _factor(evidence, start, since))
+
+
+def _moves(evidence: Evidence, start: int, since: int) -> int:
+    """How often the rate fell in the steps before it was next to nothing."""
+    values = rates(evidence, max(start, since - STEPS), since + 1)
+    return int((np.diff(values[np.isfinite(values)]) < 0).sum())
+
+
+def _factor(evidence: Evidence, start: int, since: int) -> float | None:
+    """By what the rate was multiplied at each step on its way down, where that was always the same."""
+    low = max(start, since - LASTING)
+    values = rates(evidence, low, since)
+    values = values[np.isfinite(values) & (values > 0)]
+    if len(values) < FEWEST:
+        return None
+    with np.errstate(divide="ignore"):
+        factors = values[1:] / values[:-1]
+    factor = float(np.median(factors))
+    return factor if factor < 1 and np.ptp(factors) <= ALIKE * factor else None
+
+
+def _finding(evidence: Evidence, since: int, last: int, top: float, now: float, factor: float | None) -> Finding:
+    rank, start = only_rank(evidence), evidence.start
+    is_stairs = factor is None and _moves(evidence, start, since) <= FEW_MOVES
+    count, of_all = last + 1 - since, last + 1 - start
+    pace = "" if factor is None else f" It fell by the factor {factor:.4g} at each step."
+    meant = (
+        "a decay that is meant for each epoch is applied at each step"
+        if factor is not None
+        else "it was given fewer steps than the training takes, or is moved more often than was meant"
+    )
+    return Finding(
+        severity="info" if is_stairs else "warning", rank=rank, step=since, subject="schedule over", kind=None,
+        summary=f"{place(since, rank)}: the learning rate has been next to nothing since: {now:.3g} by now, where it "
+        f"was {top:.3g}. Nothing is learned any more.",
+        evidence=(
+            f"It has been so in {count} of the {of_all} steps of this run.{pace}",
+            f"Cause (likely): the learning rate: its schedule: {meant}. Against that: it may be over on purpose.",
+            "What would decide: compare the number of the schedule's moves with that of the epochs and steps.",
+        ),
+        remedy=(
+            Remedy(
+                "Move the schedule where it is meant to be moved, once an epoch or once a step, and give it the whole "
+                "training's length. If the training is to end here, end it.",
+                "def epoch_ends(scheduler):  # behind the loop over batches, and not in it\n    scheduler.step()",
+                f"the rate fell below a thousandth in {since - start} steps, and the training went on for {count}",
+            ),
+        ),
+        facts={"since_step": since, "seen_step": last, "highest": top, "now": now, "cause_class": "learning_rate"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="schedule_over",
+    title="The learning rate is next to nothing",
+    severity="warning",
+    explanation="The schedule has made the learning rate a thousandth of what it was or less, and goes on making it "
+    "smaller, and the training goes on: a decay for epochs that is applied at each step, or a "
+    "schedule for fewer steps. A floor at which the rate stays, and a rate that climbs again, are not reported; one "
+    "that fell a few times only, as ReduceLROnPlateau makes it, is info.",
+    check=check,
+    thresholds=(
+        Threshold("part", 1e-3, "of its highest value", "From here on it is next to nothing."),
+        Threshold("of_run", 0.4, "of all steps so far", "For so long it must have been so."),
+    ),
+    explains=("loss_plateau", "unchanged_weights", "update_ratio"),
+)  # fmt: skip
