@@ -1,6 +1,6 @@
 """Planted faults in real trainings, and what Rangewatch says of them: cause, place, advice, and whether it stays so.
 
-    python bench/diagnosis.py [--seeds 3] [--first-seed 0] [--healthy 80] [--only PATTERN] [--scripts]
+    python bench/diagnosis.py [--seeds 3] [--first-seed 0] [--healthy 80] [--only PATTERN ...] [--scripts]
 
 Each fault of `tests/faults` is trained on this CPU (those of several ranks in gloo processes) with the real agent,
 which sends to a server of its own; then the diagnosis is asked for as a user would, at every 25th step and at the end.
@@ -59,7 +59,7 @@ def main() -> None:
         os.environ["RANGEWATCH_SPOOL_DIR"] = folder
         runs = Runs(Path(folder))
         try:
-            chosen = [each for each in _chosen(options.scripts) if fnmatch.fnmatch(each.name, options.only)]
+            chosen = [each for each in _chosen(options.scripts) if _is_wanted(each.name, options.only)]
             rows = list(faults(runs, range(options.first_seed, options.first_seed + options.seeds), chosen))
             trained, alarms = false_alarms(runs, options.healthy, options.steps, options.only)
         finally:
@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--healthy", type=int, default=80, help="trainings in which nothing is wrong, scripts first")
     parser.add_argument("--steps", type=int, default=400, help="of each healthy one")
-    parser.add_argument("--only", default="*", help="a pattern of the faults' names, and of the healthy ones'")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of the faults' names, and the healthy ones'")
     parser.add_argument("--scripts", action="store_true", help="of the faults those alone that are planted in scripts")
     return parser.parse_args()
 
@@ -183,10 +183,14 @@ def _counts(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def false_alarms(runs: Runs, count: int, steps: int, only: str) -> tuple[int, int]:
+def _is_wanted(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, each) for each in patterns)
+
+
+def false_alarms(runs: Runs, count: int, steps: int, only: Sequence[str]) -> tuple[int, int]:
     """How many healthy trainings, and in how many something above info was found, at any step asked about."""
     models = itertools.islice(healthy(max(0, count - len(SCRIPTS))), count)
-    chosen = [each for each in (*SCRIPTS[:count], *models) if fnmatch.fnmatch(each.name, only)]
+    chosen = [each for each in (*SCRIPTS[:count], *models) if _is_wanted(each.name, only)]
     alarms = 0
     for training in chosen:
         loud = _loud(runs, training, steps)

@@ -6,6 +6,7 @@ from tests.faults.cases import (
     apart,
     arithmetic,
     batches,
+    built,
     epochs,
     exchanges,
     functions,
@@ -35,7 +36,7 @@ SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
     *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
-    *epochs.SCRIPTS, *resumes.SCRIPTS, *loaded.SCRIPTS,
+    *epochs.SCRIPTS, *resumes.SCRIPTS, *loaded.SCRIPTS, *built.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

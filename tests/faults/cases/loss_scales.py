@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.faults.cases.gradients import Times
-from tests.faults.families import diffusion, nanogpt, setups
+from tests.faults.families import diffusion, nanogpt, scaled, setups
 from tests.faults.fault import Job, Plant, fault, planted
 from tests.faults.models import MLP, cross_entropy, rows
 
@@ -162,7 +162,31 @@ def loss_of_a_second_stage_is_not_scaled(job: Job) -> None:
     setups.scaled_at_first(job, until=60)
 
 
+@planted("loss_scale", "loss_scale_collapse", step=0, against=("[Ll]ower the learning rate", "mask", "Check the data"))
+def scaler_is_made_anew_in_each_step(job: Job) -> None:
+    """Nothing is learned: not one step is made."""
+    scaled.classes(job, is_anew=True, scale=2.0**24)
+
+
+@planted("loss_scale", "loss_scale_collapse", step=0, against=("[Ll]ower the learning rate", "mask", "bfloat16"))
+def gradient_penalty_is_made_of_scaled_gradients(job: Job) -> None:
+    scaled.penalised(job, is_unscaled=False)
+
+
+@planted("loss_scale", "gradients_changed", step=range(40, 60), against=NOT_SCALE)
+def gradients_are_unscaled_twice(job: Job) -> None:
+    """By hand first, for a log of their norm."""
+    scaled.classes(job, 260, divided=40, is_passed=True, **scaled.SGD)
+
+
+@planted("loss_scale", "unchanged_weights", step=range(17, 64), against=NOT_SCALE)
+def gradients_are_unscaled_twice_for_adam(job: Job) -> None:
+    scaled.classes(job, 300, divided=40, is_passed=True, optimizer=torch.optim.Adam)
+
+
 SCRIPTS = (
+    scaler_is_made_anew_in_each_step, gradient_penalty_is_made_of_scaled_gradients, gradients_are_unscaled_twice,
+    gradients_are_unscaled_twice_for_adam,
     second_of_two_losses_is_not_scaled, part_of_a_loss_is_added_after_it_was_scaled,
     loss_of_a_second_stage_is_not_scaled,
     gpt_with_a_scale_that_is_far_too_large, gradients_of_a_gpt_overflow_at_every_step, scaler_of_a_gpt_is_forgotten,

@@ -46,4 +46,19 @@ def cosine_with_a_warm_up_has_a_whole_cycle(job: Job) -> None:
     resumes.train(job, plan=resumes.periodic(100, warmup=20), lr=0.1, optimizer=torch.optim.SGD)
 
 
+@planted("learning_rate", "schedule_over", step=range(40, 130), against=NOT_SCHEDULE)
+def decay_of_an_epoch_is_made_at_each_step(job: Job) -> None:
+    resumes.train(job, plan=resumes.decays(0.9))
+
+
+@planted("learning_rate", "schedule_over", step=range(80, 140), against=NOT_SCHEDULE)
+def step_lr_counts_batches(job: Job) -> None:
+    resumes.train(job, 400, plan=lambda n: 0.5 ** (n // 9), lr=0.1, optimizer=torch.optim.SGD)
+
+
+@planted("learning_rate", "update_ratio", step=range(0, 64), against=NOT_SCHEDULE)
+def lambda_returns_the_rate_and_no_factor(job: Job) -> None:
+    resumes.by_lambda(job, factor=lambda lr: lambda n: lr * (1 + 0.001 * n) ** -0.75)
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.faults.families import (
     apart,
+    built,
     compiled,
     diffusion,
     epochs,
@@ -23,6 +24,7 @@ from tests.faults.families import (
     ppo,
     preference,
     resumes,
+    scaled,
     schedules,
     setups,
     sft,
@@ -56,6 +58,8 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "epochs": (epochs.train, epochs.HEALTHY),
     "resumes": (resumes.train, resumes.HEALTHY),
     "loaded": (loaded.train, loaded.HEALTHY),
+    "scaled": (scaled.train, scaled.HEALTHY),
+    "built": (built.train, built.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 

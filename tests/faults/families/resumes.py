@@ -71,6 +71,16 @@ def triangles(half: int, floor: float) -> Plan:
     return lambda n: floor + (1 - floor) * abs((n + half) % (2 * half) - half) / half
 
 
+def decays(factor: float, floor: float = 0.0) -> Plan:
+    """By the same factor at each step."""
+    return lambda n: max(floor, factor**n)
+
+
+def stairs(*at: int, times: float = 0.1) -> Plan:
+    """As milestones make it."""
+    return lambda n: times ** sum(n >= each for each in at)
+
+
 def falls(at: int, times: float = 0.1) -> Plan:
     return lambda n: min(1.0, (n + 1) / 20) * (1.0 if n < at else times)
 
@@ -107,6 +117,22 @@ def train(
     watch.detach()
 
 
+def by_lambda(job: Job, steps: int = 200, *, factor: Callable[[float], Plan], lr: float = 3e-3) -> None:
+    """torch's LambdaLR with what `factor` makes of the rate."""
+    model, data = mlp(), rows(job.seed)
+    made = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(made, factor(lr))
+    with job.attach(model, made) as watch:
+        for step in range(steps):
+            x, y = data(step)
+            loss = F.cross_entropy(model(x), y)
+            made.zero_grad()
+            loss.backward()
+            made.step()
+            schedule.step()
+            watch.log(loss=loss.item())
+
+
 HEALTHY: dict[str, dict[str, Any]] = {
     "a schedule that goes on": {"plan": cosine(40, 400), "resumed_at": 120},
     "resumed in its warm-up": {"plan": linear(100, 500), "resumed_at": 60},
@@ -119,6 +145,11 @@ HEALTHY: dict[str, dict[str, Any]] = {
         "plan": replayed(linear(100, 500), 80, 20), "rolled_back": (80, 20),
     },
     "the rate falls to a tenth": {"plan": falls(110)},
+    "the rate falls to a hundredth, bit by bit": {"plan": decays(0.98)},
+    "the rate falls to a floor": {"plan": decays(0.9, 5e-4)},
+    "milestones": {"plan": stairs(60, 100, 140)},
+    "a plateau is found five times": {"plan": stairs(50, 72, 85, 118, 150)},
+    "a line to nothing": {"plan": lambda n: max(0.0, 1 - n / 405)},
     "resumed at a tenth of the rate": {"plan": falls(110), "resumed_at": 110},
     "cycles of straight lines, down to nothing": {"plan": triangles(40, 0.001)},
     "cosines up and down that end at a tenth": {"plan": periodic(50, floor=0.1)},

@@ -9,7 +9,7 @@ Of parameters that are bad, or beside a bad output, it also says what the optimi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -85,7 +85,7 @@ class TensorReader:
 
 
 @torch.no_grad()
-def _details(name: str, tensor: Tensor, counts: dict[str, int]) -> TensorDetails:
+def _details(name: str, tensor: Tensor, counts: Mapping[str, Any]) -> TensorDetails:
     amax, nan_count, inf_count = reduce.amax_of_blocks(tensor), 0, 0
     if not amax < float("inf"):
         amax, nan_count, inf_count = reduce.count_nonfinite(tensor)

@@ -34,6 +34,16 @@ NEAR, MOST_OPS = 24, 48
 _PLACES = {"self": 0, "other": 1, "target": 1, "tensor1": 1, "tensor2": 2}
 """Which operand it is, by the name under which it is kept; others, such as weights of a loss, are given."""
 
+_PLACES_OF = {
+    ("Convolution", "input"): 0, ("Convolution", "weight"): 1, ("Mm", "mat2"): 1, ("Bmm", "mat2"): 1,
+    ("Addmm", "mat1"): 1, ("Addmm", "mat2"): 2, ("Baddbmm", "batch1"): 1, ("Baddbmm", "batch2"): 2,
+    ("NativeLayerNorm", "input"): 0, ("NativeBatchNorm", "input"): 0, ("NativeGroupNorm", "input"): 0,
+}  # fmt: skip
+"""The same of single operations."""
+
+_OF_ROWS = ("Logsumexp",)
+"""Operations whose result is -Inf of a row of -Inf alone: that is no mask."""
+
 _FROM_ZERO = {("Div", "other"), ("Reciprocal", "self"), ("Rsqrt", "self"), ("Remainder", "other"), ("Fmod", "other")}
 _FROM_NEGATIVE = {("Log", "self"), ("Log2", "self"), ("Log10", "self"), ("Xlogy", "other")}
 """Operations that are not finite where the operand of this name is 0, or is not above it."""
@@ -116,7 +126,7 @@ def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedV
     risky: list[SavedValue] = []
     for node in _nodes(root) if root is not None else ():
         values = list(_saved(node, reader))
-        is_bad = [each for each in values if each[0].value.is_bad and not each[0].value.is_mask]
+        is_bad = [each for each in values if each[0].value.is_bad and not _is_mask(each[0])]
         if any(child in tainted for child in _children(node)):
             tainted.add(node)
         elif is_bad:
@@ -125,6 +135,10 @@ def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedV
         risky += [each for each, _ in values if _is_risky(each)]
     bad.sort(key=lambda each: _order(each[0]))
     return bad[:MOST_VALUES], tuple(risky[:MOST_VALUES])
+
+
+def _is_mask(saved: SavedValue) -> bool:
+    return saved.value.is_mask and not (saved.op in _OF_ROWS and saved.name == "result")
 
 
 def _order(saved: SavedValue) -> tuple[bool, bool, int]:
@@ -140,7 +154,7 @@ def _saved(node: Any, reader: TensorReader) -> Iterator[tuple[SavedValue, Tensor
             continue
         details = reader.whole(name, tensor)
         if details is not None:
-            place = _PLACES.get(name)
+            place = _PLACES_OF.get((op, name), _PLACES.get(name))
             is_given = name != "result" and (place is None or place >= len(following) or following[place][0] is None)
             yield SavedValue(op, name, is_given, details), tensor
 

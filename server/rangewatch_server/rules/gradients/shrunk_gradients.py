@@ -26,6 +26,9 @@ LASTING = 32
 SHRUNK, HIGH = 1e-3, 0.3
 """Part of the usual update that is left at most; and from which on it counts as usual: a momentum falls slowly."""
 
+SMOOTH = 9
+"""Steps of which the median is taken: of one batch the gradient may be next to nothing."""
+
 GROWN = 10.0
 """Times as large as at first: gradients that have grown so may be clipped to what they were."""
 
@@ -60,7 +63,8 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
     has_grown = np.median(gradient[-LASTING:]) > GROWN * np.median(gradient[:LASTING])
     if not usual > 0 or not 0 < left.max() <= SHRUNK * usual or has_grown:
         return
-    since = low + int(at[np.flatnonzero(part >= HIGH * usual)[-1]]) + 1
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(part, SMOOTH), axis=1)
+    since = low + int(at[np.flatnonzero(smooth >= HIGH * usual)[-1] + SMOOTH // 2]) + 1
     yield _finding(evidence, since, float(np.median(left)) / usual, scale, sampled.names[0])
 
 

@@ -16,7 +16,7 @@ from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 STEPS = 4_096
-"""Steps before it in which its moves are counted."""
+"""Last steps, in which its moves are counted."""
 
 LASTING = 64
 """Steps for which it must have been so, at the least."""
@@ -28,7 +28,7 @@ ALIKE = 0.02
 """By how much the factor of one step may differ from that of another in a geometric decay."""
 
 FEW_MOVES = 12
-"""On its way down: a plateau was looked for each time, or milestones were given, and that is meant."""
+"""In all: a plateau was looked for each time, or milestones were given, and that is meant."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -56,14 +56,15 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if last - since < max(LASTING, limits["of_run"] * (last - start)):
         return
     now = float(highest[at[-1]])
-    if not 0 < now < highest[at[at > high[-1]][0]]:
+    half = at[at >= (since + (last - since) // 2 - start // size * size) // size]
+    if not 0 < now < highest[half[0]]:
         return  # it stays at a floor that it was given; of a rate of 0 `unchanged_weights` speaks
     yield _finding(evidence, since, last, top, now, _factor(evidence, start, since))
 
 
-def _moves(evidence: Evidence, start: int, since: int) -> int:
-    """How often the rate fell in the steps before it was next to nothing."""
-    values = rates(evidence, max(start, since - STEPS), since + 1)
+def _moves(evidence: Evidence, start: int, last: int) -> int:
+    """How often the rate has fallen."""
+    values = rates(evidence, max(start, last - STEPS), last + 1)
     return int((np.diff(values[np.isfinite(values)]) < 0).sum())
 
 
@@ -82,7 +83,7 @@ def _factor(evidence: Evidence, start: int, since: int) -> float | None:
 
 def _finding(evidence: Evidence, since: int, last: int, top: float, now: float, factor: float | None) -> Finding:
     rank, start = only_rank(evidence), evidence.start
-    is_stairs = factor is None and _moves(evidence, start, since) <= FEW_MOVES
+    is_stairs = factor is None and _moves(evidence, start, last) <= FEW_MOVES
     count, of_all = last + 1 - since, last + 1 - start
     pace = "" if factor is None else f" It fell by the factor {factor:.4g} at each step."
     meant = (

@@ -288,9 +288,14 @@ def _made_in_forward(case: Case, origin: Origin) -> Iterator[Candidate]:
     """The graph of the loss goes through the code of the forward, too: which operation of it was bad first."""
     graph = operations.graph_of(case)
     made = None if graph is None else operations.made_by(graph)
-    if made is None or made.name != "result":
+    if made is None:
         return
     said = operations.made_text(made)
+    if made.name != "result":
+        zeros = made.value.zero_count if isinstance(made.value.zero_count, int) else 0
+        if origin.kind in ("forward", "between") and zeros and case.bad.nan_count % zeros == 0:
+            yield Candidate("forward_arithmetic", 0.84, (f"{said} The NaN are a multiple of them.",))
+        return
     if made.op not in operations.SOFTMAX:
         yield Candidate("forward_arithmetic", 0.78, (said,))
     elif _is_product_in_range(case, made.value.dtype) and not (origin.kind == "forward" and _comes_after(case, made)):
@@ -320,7 +325,7 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
         return
     made, came, hidden = operations.made_by(graph), operations.given(graph), operations.hidden_in_forward(case)
     if origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX:
-        text = "A softmax of finite numbers is finite, and of a row that is masked whole it is NaN."
+        text = operations.of_masked_row(made.op)
         yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
     elif origin.cause == "operation" and made is not None:
         # In float32 an exponential is Inf above 88, which is as a rule where a training has diverged before.

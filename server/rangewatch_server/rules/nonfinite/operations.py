@@ -23,7 +23,7 @@ WORDS = {
     "LinalgVectorNorm": "a norm", "Std": "a standard deviation", "Var": "a variance", "Mul": "a multiplication",
     "MseLoss": "mse_loss", "SmoothL1Loss": "smooth_l1_loss", "HuberLoss": "huber_loss", "NllLoss": "nll_loss",
     "BinaryCrossEntropy": "binary_cross_entropy", "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
-    "Acos": "an arc cosine", "Asin": "an arc sine",
+    "Logsumexp": "logsumexp", "Acos": "an arc cosine", "Asin": "an arc sine",
 }  # fmt: skip
 
 BAD_IN_FORWARD = ("Div", "Reciprocal", "Rsqrt", "Log", "Log2", "Log10", "Xlogy")
@@ -32,7 +32,8 @@ BAD_IN_FORWARD = ("Div", "Reciprocal", "Rsqrt", "Log", "Log2", "Log10", "Xlogy")
 BAD_IN_BACKWARD = ("Sqrt", "Pow", "Norm", "LinalgVectorNorm", "Std", "Var", "Acos", "Asin", "Atan2", "Cdist", "Prod")
 """Those that are, and whose gradient is not."""
 
-SOFTMAX = ("Softmax", "LogSoftmax")
+SOFTMAX = ("Softmax", "LogSoftmax", "Logsumexp")
+"""Operations that are finite of finite numbers, and not of a row that is masked whole."""
 
 NARROW = ("float16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
@@ -141,6 +142,16 @@ def made_text(saved: SavedValue) -> str:
     held = [f"{zeros} zeros"] * bool(zeros) + [f"{negative} negative elements"] * bool(negative)
     what = "divisor" if saved.op in ("Div", "Reciprocal") else "operand"
     return f"There is {name} ({saved.op}) whose {what} held {' and '.join(held)} among {value.numel} elements."
+
+
+def of_masked_row(op: str) -> str:
+    """What one of `SOFTMAX` gives."""
+    if op == "Logsumexp":
+        return (
+            "logsumexp of finite numbers is finite, and of a row that is masked whole it is -Inf: nothing is left in "
+            "it, as of the negatives of a batch of one row."
+        )
+    return "A softmax of finite numbers is finite, and of a row that is masked whole it is NaN."
 
 
 def near(case: Case) -> Iterator[str]:

@@ -363,6 +363,13 @@ def _optimizer(case: Case, origin: Origin) -> Iterator[Remedy]:
 
 def _loss(case: Case, origin: Origin) -> Iterator[Remedy]:
     if outputs_reach_limit(case):
+        largest = case.largest_output_before or 0.0
+        yield Remedy(
+            "Compute the loss so that it stays finite for outputs of this size: with logarithms in place of what they "
+            "are of (logsumexp, logsigmoid, softplus), or clamp what an exp or a square is given.",
+            "def stable(outputs):  # exp of more than 88 is Inf in float32\n    return outputs.clamp(-60, 60)",
+            f"outputs had come to {largest:.3g}, whose exponential or square is near the limit",
+        )  # fmt: skip
         yield from growth_remedies(case, case.output_growth)
         return
     if (made := _beyond_a_square(case)) is not None:
