@@ -27,6 +27,7 @@ from rangewatch.wire.events import (
     Router,
     Routers,
     RowLoss,
+    SampledWeights,
     ScaledOperand,
     ScaledOperands,
     UnscaledLoss,
@@ -555,6 +556,28 @@ def turned_round(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, events=[event(Clipping(-0.02, False, 0), 1, 61)])
 
 
+def clipped_early(recording: Recording) -> None:
+    recording.write(WEIGHTS, STEPS, events=[event(Clipping(1.0, False, 0, 16), 1, 15)])
+
+
+def decayed(recording: Recording) -> None:
+    recording.write(WEIGHTS, 300, series={"loss": 1.0, "lr": 2e-3 * 0.9 ** np.arange(300)})
+
+
+def divided_twice(recording: Recording) -> None:
+    updates = np.r_[np.full(60, 1e-3), np.full(100, 1e-3 / 16384)]
+    events = [event(Optimizers(("SGD",)), 1, 2), event(SampledWeights(("embed.weight",), True), 1, 2)]
+    series = {"lr": 1e-2, "sampled_update": updates, "loss_scale": 16384.0}
+    table = [tensor("embed.weight", "grad", 0, "float32")]
+    recording.write(table, 160, {"amax": np.full((1, 160), 1638.4)}, series=series, events=events, loss_scaled=True)
+
+
+def of_a_lambda(recording: Recording) -> None:
+    rates, steps = 9e-6 * (1 + 3e-4 * np.arange(240)) ** -0.75, 240
+    series = {"loss": 2.3 + wave(steps, 0.02)[0], "lr": rates}
+    recording.write(WEIGHTS, steps, series=series, events=[event(Optimizers(("SGD",), initial_lr=3e-3), 1, 2)])
+
+
 def unscaled(recording: Recording) -> None:
     events = [event(UnscaledLoss(4, 12, True), 1, 15)]
     recording.write(WEIGHTS, STEPS, series={"loss_scale": 16384.0}, events=events, loss_scaled=True)
@@ -684,6 +707,7 @@ ALL = (
     Example("sorted_classes", "", one_class),
     Example("schedule_restarted", "", starts_over),
     Example("schedule_turned", "", turns),
+    Example("schedule_over", "", decayed),
     Example("batch_along_mesh", "The same rows on several ranks", same_rows),
     Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),
     Example("dropout_mismatch", "", dropouts),
@@ -699,14 +723,17 @@ ALL = (
     Example("headroom_trend", "", headroom),
     Example("underflow_rising", "", rising),
     Example("exploding_gradient", "", exploding),
-    Example("gradients_changed", "", changed),
+    Example("gradients_changed", "A norm that grows", changed),
+    Example("gradients_changed", "Updates that shrink", divided_twice),
     Example("clipped_scaled", "", clipped),
     Example("unscaled_loss", "", unscaled),
-    Example("clip_limit", "", turned_round),
+    Example("clip_limit", "A limit below 0", turned_round),
+    Example("clip_limit", "A clip before the backward", clipped_early),
     Example("gradients_not_zeroed", "", kept_gradients),
     Example("vanishing_gradient", "", vanishing),
     Example("update_ratio", "Updates as large as the weight", updates),
     Example("update_ratio", "A warm-up that is moved once an epoch", moved_seldom),
+    Example("update_ratio", "A schedule's function that returns the rate", of_a_lambda),
     Example("update_ratio", "Weight decay that is not multiplied by the learning rate", strong_decay),
     Example("adam_moments", "", moments),
     Example("unchanged_weights", "Of one process", unchanged),

@@ -432,14 +432,16 @@ class ReducedByHand(Details, frozen=True):
 
 class Clipping(Details, frozen=True):
     """How gradients were clipped by their norm in the event's step: `max_norm`, and whether the loss scaler had not
-    unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one. Sent where that lasts, and
-    where `max_norm` is not above 0. The newest one stands.
+    unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one; in `early_steps` they were
+    clipped before the step's first backward alone. Sent where one of these lasts, and where `max_norm` is not above 0.
+    The newest one stands.
     """
 
     KIND = "clipping"
     max_norm: float = 0.0
     is_scaled: bool = False
     steps: int = 0
+    early_steps: int = 0
 
 
 class Compilation(msgspec.Struct, frozen=True):

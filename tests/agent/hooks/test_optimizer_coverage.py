@@ -180,3 +180,24 @@ def test_groups_of_one_rate_have_an_initial_rate(ingest: IngestDouble, other: fl
     train(ingest, model, [optimizer], 4)
     (known,) = reported(ingest)
     assert (known.initial_lr, known.weight_decay) == (initial, 0.02)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_used", [False, True])
+def test_parameters_of_the_optimizer_that_are_no_part_of_the_model(
+    ingest: IngestDouble, is_late: bool, is_used: bool
+) -> None:
+    """As where weight normalisation takes the place of a weight; a criterion of its own gets gradients."""
+    model, own = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*model.parameters(), own], lr=0.01)
+    if is_late:
+        torch.nn.utils.parametrizations.weight_norm(model[0])
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 2)).sum()
+            (loss * own if is_used else loss).backward()
+            optimizer.step()
+    newest = reported(ingest)[-1]
+    assert newest.left_out_count == 2 * is_late
+    assert newest.orphan_count == (1 + (not is_used)) * is_late

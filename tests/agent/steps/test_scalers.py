@@ -230,6 +230,76 @@ class TestSeveralScalers:
             handle.detach()
 
 
+class TestNotGiven:
+    """`attach(model, optimizer)` of a loop with a scaler."""
+
+    @pytest.mark.parametrize("make", [grad_scaler, cuda_named])
+    def test_it_is_found_by_the_optimizer_that_it_steps(self, ingest: IngestDouble, make: Callable[[], Any]) -> None:
+        model, scaler = line(), make()
+        optimizer = sgd(model)
+        own = torch.amp.GradScaler.step, torch.amp.GradScaler.update
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            reported = [scaled_step(model, optimizer, scaler, OVERFLOWS if step < 2 else 1.0) for step in range(6)]
+            assert handle.stats()["step"] == 6, "a step that is skipped is one"
+        assert ingest.series("loss_scale") == in_steps([scale for scale, _ in reported])
+        assert ingest.series("found_inf") == in_steps([found for _, found in reported])
+        assert [each.data["was_passed"] for each in ingest.events("scaler")] == [False]
+        assert (torch.amp.GradScaler.step, torch.amp.GradScaler.update) == own
+
+    def test_one_that_is_made_anew_in_each_step(self, ingest: IngestDouble) -> None:
+        model = line()
+        optimizer = sgd(model)
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for _ in range(5):
+                scaled_step(model, optimizer, grad_scaler(HUGE), OVERFLOWS)
+            assert handle.stats()["step"] == 5
+        assert ingest.series("loss_scale") == in_steps([HUGE] * 5)
+
+    def test_that_of_another_model_is_passed_over(self, ingest: IngestDouble) -> None:
+        model, other = line(), line()
+        optimizer, other_optimizer, scaler = sgd(model), sgd(other), grad_scaler(4.0)
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for _ in range(3):
+                scaled_step(other, other_optimizer, scaler, 1.0)
+                model(torch.ones(1, 1)).sum().backward()
+                optimizer.step()
+            assert handle.stats()["step"] == 3
+        assert ingest.series("loss_scale") == {} and ingest.events("scaler") == []
+
+    @pytest.mark.parametrize("is_later", [False, True])
+    def test_it_is_enabled_or_it_is_none(self, ingest: IngestDouble, is_later: bool) -> None:
+        model, scaler = line(), torch.amp.GradScaler("cpu", enabled=False)
+        optimizer = sgd(model)
+        with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+            for step in range(4):
+                scaler = grad_scaler(4.0) if is_later and step == 2 else scaler
+                scaled_step(model, optimizer, scaler, 1.0)
+            assert handle.stats()["step"] == 4
+        assert sorted(ingest.series("loss_scale")) == [2, 3] * is_later
+
+    def test_of_two_optimizers(self, ingest: IngestDouble) -> None:
+        model = nn.ModuleList([line(), line()])
+        optimizers, scaler = [sgd(each) for each in model], grad_scaler(HUGE)
+        with rangewatch.attach(model, optimizers, url=ingest.url) as handle:
+            for step in range(4):
+                scaler.scale(
+                    sum(each(torch.tensor([[OVERFLOWS if step < 1 else 1.0]])).sum() for each in model)
+                ).backward()
+                for each in optimizers:
+                    scaler.step(each)
+                    each.zero_grad()
+                scaler.update()
+            assert handle.stats()["step"] == 4
+        assert ingest.series("found_inf") == in_steps([1.0, 0.0, 0.0, 0.0])
+
+    def test_what_it_skips_stops_no_training(self, ingest: IngestDouble) -> None:
+        model, scaler = line(), grad_scaler()
+        optimizer = sgd(model)
+        with rangewatch.attach(model, optimizer, url=ingest.url, on_overflow="raise"):
+            for step in range(4):
+                scaled_step(model, optimizer, scaler, OVERFLOWS if step < 2 else 1.0)
+
+
 class TestSwapped:
     @pytest.mark.parametrize("is_only_scaler", [False, True])
     def test_a_new_scaler_takes_the_place_of_the_old(self, ingest: IngestDouble, is_only_scaler: bool) -> None:

@@ -265,6 +265,13 @@ def limit_of_the_clip_falls_below_zero(job: Job) -> None:
     )
 
 
+@planted("clip", "clip_limit", step=0, against=NOT_SET)
+def clip_stands_before_the_backward(job: Job) -> None:
+    setups.with_settings(
+        job, optimizer=lambda given: torch.optim.SGD(given, 0.02, momentum=0.9), norm=lambda step: 1.0, is_early=True
+    )
+
+
 NOT_GIVEN = (r"[Ll]ower the learning rate", r"[Mm]ask", "bfloat16", "leave out samples")
 
 

@@ -585,9 +585,10 @@ def overlap(
 
 def with_settings(
     job: Job, steps: int = LONG, *, optimizer: Callable[[Any], torch.optim.Optimizer],
-    momentum: Callable[[int], float] | None = None, norm: Callable[[int], float] | None = None,
+    momentum: Callable[[int], float] | None = None, norm: Callable[[int], float] | None = None, is_early: bool = False,
 ) -> None:  # fmt: skip
-    """`momentum`, `norm`: what the loop sets the momentum to, and the norm by which it clips, at a step."""
+    """`momentum`, `norm`: what the loop sets the momentum to, and the norm by which it clips, at a step. `is_early`: it
+    clips before the backward."""
     model, data = mlp(), rows(job.seed)
     held, now = optimizer(model.parameters()), [0]
 
@@ -607,7 +608,12 @@ def with_settings(
         if norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), norm(now[0]))
 
-    loop(job, model, held, loss_of, steps, before, clip)
+    def early(step: int) -> None:
+        before(step)
+        held.zero_grad()
+        clip()
+
+    loop(job, model, held, loss_of, steps, early if is_early else before, (lambda: None) if is_early else clip)
 
 
 # Tied tables

@@ -51,6 +51,15 @@ def test_a_clip_s(recording: Recording, max_norm: float, count: int) -> None:
     ] * count
 
 
+@pytest.mark.parametrize(("later", "severity"), [((), "warning"), ((0,), "info"), ((0, 16), "warning")])
+def test_a_clip_before_the_backward(recording: Recording, later: tuple[int, ...], severity: str) -> None:
+    every = [(16, 30), *((each, 60 + 20 * at) for at, each in enumerate(later))]
+    sent = [events.event(Clipping(1.0, False, 0, count), 1, step) for count, step in every]
+    recording.write(LAYERS, STEPS, events=sent)
+    (found,) = recording.diagnose(LIMIT).findings
+    assert (found.step, found.severity, found.facts["cause_class"]) == (15, severity, "clip")
+
+
 @pytest.mark.parametrize(
     ("name", "changes_at", "severity"),
     [

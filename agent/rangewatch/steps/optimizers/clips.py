@@ -52,7 +52,9 @@ class Clips(StepReader):
         self._known = frozenset(id(each) for each in model.parameters())
         self._model = ref(model)
         self._norm: float | None = None
-        self._has_clipped = False
+        self._has_clipped = self._is_early = False
+        self._early_steps = 0
+        """Steps in a row in which all clips came before the first backward."""
         self._max_norm, self._is_scaled, self._is_odd = 0.0, False, False
         self._steps = self._emitted = 0
         _Function.listen(listener := Guarded(agent.guard, "clipping", self._clipped))
@@ -61,20 +63,25 @@ class Clips(StepReader):
     def end_step(self) -> None:
         """The open step is about to be closed."""
         norm, self._norm, has_clipped, self._has_clipped = self._norm, None, self._has_clipped, False
+        is_early, self._is_early = self._is_early, False
         if not has_clipped:
             return
+        was_early = self._early_steps >= LASTING
+        self._early_steps = self._early_steps + 1 if is_early and self._agent.phases.has_backward else 0
         if norm is not None:
             self._agent.values.record(SERIES, self._agent.step, norm)
         was_reported, self._steps = self._steps >= LASTING, self._steps + 1 if self._is_scaled else 0
         was_odd, self._is_odd = self._is_odd, self._max_norm <= 0
         is_other = was_reported != (self._steps >= LASTING) or was_odd != self._is_odd
+        is_other = is_other or was_early != (self._early_steps >= LASTING)
         if is_other and self._emitted < MOST_EVENTS:
             self._emitted += 1
-            self._agent.events.add(Clipping(self._max_norm, self._is_scaled, self._steps))
+            self._agent.events.add(Clipping(self._max_norm, self._is_scaled, self._steps, self._early_steps))
 
     def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, is_of_squares: bool) -> None:
         if not self._agent.observer.is_active or not self._is_mine(parameters):
             return
+        self._is_early = not self._agent.phases.has_backward
         if self._sums is not None:
             self._sums.clipped([parameters] if isinstance(parameters, Tensor) else parameters, is_known=is_of_squares)
         if not isinstance(total_norm, Tensor) or hasattr(total_norm, "to_local") or isinstance(max_norm, Tensor):

@@ -293,3 +293,37 @@ def test_one_element_of_a_weight_elsewhere(ingest: IngestDouble) -> None:
     (large,) = data["large_weights"]
     assert (large["name"], large["peak_count"]) == ("first.weight", 1)
     assert large["amax"] > 1e38 and 0 < large["rest_amax"] < 1
+
+
+class Table(nn.Module):
+    """With a buffer that no checkpoint has, one that is a mask, and running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("angle", torch.ones(4), persistent=False)
+        self.register_buffer("mask", torch.tensor([0.0, -INF, 0.0, 0.0]), persistent=False)
+        self.register_buffer("mean", torch.zeros(4))
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean += 0.1 * (x.mean(0) - self.mean)
+        return x * self.angle * self.weight - self.mean + torch.softmax(self.mask, 0)
+
+
+@pytest.mark.parametrize("bad", ["angle", "mean", "input", "mean in eval"])
+def test_a_buffer_that_the_forward_has_not_written(ingest: IngestDouble, bad: str) -> None:
+    model = nn.Sequential(Table(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    table: Any = model[0]
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(3):
+            table.train("eval" not in bad)
+            if step == 2 and bad != "input":
+                getattr(table, bad.split()[0])[1] = NAN
+            model(torch.full((2, 4), NAN if (step, bad) == (2, "input") else 1.0)).sum().backward()
+            optimizer.step()
+    ((step, known),) = reported(ingest)
+    buffers = [each["name"] for each in known["weights"] if each.get("is_buffer")]
+    assert (step, known["fqn"]) == (2, "0")
+    assert buffers == {"angle": ["0.angle"], "mean in eval": ["0.mean"]}.get(bad, [])

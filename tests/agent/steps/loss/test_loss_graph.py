@@ -79,3 +79,41 @@ def test_a_finite_loss_whose_gradient_is_not(ingest: IngestDouble) -> None:
 
 def test_nothing_of_what_is_finite(ingest: IngestDouble) -> None:
     assert graphs(ingest, lambda out, at: out.square().sum().sqrt()) == []
+
+
+def test_a_row_of_which_nothing_is_left(ingest: IngestDouble) -> None:
+    """-Inf is what logsumexp gives of it, and no mask."""
+
+    def loss(out: Tensor, step: int) -> Tensor:
+        return torch.logsumexp(
+            out.masked_fill(torch.ones(2, 4).bool() if step == 2 else torch.eye(2, 4).bool(), -INF), 1
+        ).sum()
+
+    ((step, graph),) = graphs(ingest, loss)
+    assert (step, graph.bad[0].op, graph.bad[0].name, graph.bad[0].value.inf_count) == (2, "Logsumexp", "result", 2)
+
+
+def test_a_division_by_zero_in_the_forward_is_behind_what_a_convolution_is_given(ingest: IngestDouble) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv1d(1, 2, 1), nn.Conv1d(2, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x).relu()
+            return self.last(h / h.sum(1, keepdim=True))
+
+    torch.manual_seed(0)
+    model = Net()
+    nn.init.ones_(model.first.weight)
+    nn.init.zeros_(model.first.bias)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(3):
+            model(torch.tensor([[[1.0, 2.0, 0.0 if step == 2 else 3.0]]])).sum().backward()
+            optimizer.step()
+    (event,) = ingest.events("loss_graph")
+    graph = read(LossGraph, event.data)
+    assert graph is not None and event.step == 2
+    assert not any(each.is_given for each in graph.bad)
+    assert [(each.op, each.value.zero_count) for each in graph.risky] == [("Div", 1)]

@@ -46,7 +46,7 @@ def test_the_norm_of_each_step_and_no_event_where_gradients_are_unscaled(ingest:
 def test_scaled_gradients_that_are_clipped(ingest: IngestDouble) -> None:
     train(ingest, 20, unscaled=False)
     (event,) = ingest.events("clipping")
-    assert (event.step, event.data) == (15, {"max_norm": 0.5, "is_scaled": True, "steps": 16})
+    assert (event.step, event.data) == (15, {"max_norm": 0.5, "is_scaled": True, "steps": 16, "early_steps": 0})
 
 
 @needs_its_own_function
@@ -69,3 +69,21 @@ def test_inside_a_compiled_graph_nothing_is_called(ingest: IngestDouble) -> None
     with rangewatch.attach(model, torch.optim.SGD(model.parameters(), 1e-3), url=ingest.url):
         model(torch.ones(3, 4)).sum().backward()
         torch.compile(lambda: clip_grad_norm_(model.parameters(), 0.5), fullgraph=True, backend="eager")()
+
+
+@needs_its_own_function
+@pytest.mark.parametrize("where", ["before", "both", "now and then", "after"])
+def test_a_clip_before_the_backward(ingest: IngestDouble, where: str) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(40):
+            optimizer.zero_grad()
+            if where in ("before", "both") or (where == "now and then" and step % 8):
+                clip_grad_norm_(model.parameters(), 0.5)
+            model(torch.ones(3, 4)).square().sum().backward()
+            if where in ("after", "both") or (where == "now and then" and not step % 8):
+                clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    sent = [(each.step, each.data["early_steps"]) for each in ingest.events("clipping")]
+    assert sent == ([(15, 16)] if where == "before" else [])
