@@ -249,3 +249,44 @@ def test_a_loss_that_was_not_logged_is_not_bad(recording: Recording) -> None:
     write(recording, series | {"loss": loss}, GRAD_B, GRAD_A)
     (found,) = recording.diagnose(RULE).findings
     assert "cause_class" not in found.facts
+
+
+def fixed(steps: int) -> dict[str, np.ndarray]:
+    ones = np.ones(steps)
+    return {"loss_scale": 2.0**24 * ones, "found_inf": ones, "skipped_step": ones}
+
+
+@pytest.mark.parametrize(("factor", "words"), [(0.5, "made anew in each step"), (1.0, "backoff_factor is 1")])
+def test_a_scale_that_no_skip_lowers(recording: Recording, factor: float, words: str) -> None:
+    write(recording, fixed(60), GRAD_B, GRAD_A, events=[reported(2_000, backoff_factor=factor)])
+    (found,) = recording.diagnose(RULE).findings
+    assert found.facts["cause_class"] == "loss_scale"
+    assert any(words in each for each in found.evidence)
+    assert "one scaler before the loop" in found.remedy[0].text
+
+
+@pytest.mark.parametrize(("count", "rows"), [("nan_count", (GRAD_B, GRAD_A)), ("nan_count", (OUTPUT_B, GRAD_B))])
+def test_what_no_scale_mends_is_not_the_scale_s_doing(recording: Recording, count: str, rows: tuple[int, ...]) -> None:
+    write(recording, fixed(60), *rows, count=count)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.facts.get("cause_class") != "loss_scale"
+
+
+@pytest.mark.parametrize(
+    ("power", "noise", "is_said"), [(2, 0.1, True), (1, 0.1, True), (0, 0.1, False), (2, 6.0, False)]
+)
+def test_a_loss_that_goes_by_the_scale(recording: Recording, power: int, noise: float, is_said: bool) -> None:
+    series = scaled(100, range(12))
+    wave = noise * np.random.default_rng(1).normal(0, 1, 100)
+    series["loss"] = np.where(series["skipped_step"] > 0, series["loss_scale"] ** power, 1.0) * 2.0**wave
+    write(recording, series, GRAD_B, GRAD_A)
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.facts.get("cause_class") == "loss_scale") == is_said
+    assert any("went by the power" in each for each in found.evidence) == is_said
+
+
+def test_a_scaler_that_attach_was_not_given(recording: Recording) -> None:
+    event = reported(2_000, was_passed=False)
+    recording.write(LAYERS, 60, {"inf_count": bad(scaled(60, ()))}, series=scaled(60, ()), events=[event])
+    with recording.run() as run:
+        assert run.is_loss_scaled([0])

@@ -24,6 +24,9 @@ LASTING = 64
 FEWEST = 8
 """Readings of the rate: a trainer may log it once in ten steps."""
 
+ROUNDING = 1e-6
+"""Relative: three times a tenth is no thousandth."""
+
 ALIKE = 0.02
 """By how much the factor of one step may differ from that of another in a geometric decay."""
 
@@ -45,12 +48,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if len(at) < FEWEST or not highest[at].max() > 0:
         return
     top = float(highest[at].max())
-    high = at[highest[at] > limits["part"] * top]
+    bar = limits["part"] * top * (1 + ROUNDING)
+    high = at[highest[at] > bar]
     if high[-1] == at[-1]:
         return
     first = max(start, (start // size + int(high[-1])) * size)
     values = rates(evidence, first, min(stop, first + 2 * size))
-    above = np.flatnonzero(np.isfinite(values) & (values > limits["part"] * top))
+    above = np.flatnonzero(np.isfinite(values) & (values > bar))
     since = first + int(above[-1]) + 1 if len(above) else first
     last = min(stop - 1, (start // size + int(at[-1])) * size + size - 1)
     if last - since < max(LASTING, limits["of_run"] * (last - start)):

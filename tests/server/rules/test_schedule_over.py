@@ -1,0 +1,49 @@
+"""Learning rates that a schedule has made next to nothing, and what looks like them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rangewatch_server.rules.loss import schedule_over
+from tests.faults.families.resumes import Plan, cosine, decays, falls, linear, periodic, stairs
+from tests.server.rules.conftest import Recording, tensor
+
+STEPS = 400
+
+
+@pytest.mark.parametrize(
+    ("plan", "step", "severity"),
+    [
+        (decays(0.9), 66, "warning"),
+        (decays(0.95), 135, "warning"),
+        (lambda n: 0.5 ** (n // 9), 90, "warning"),
+        (lambda n: max(0.0, 1 - n / 100) ** 8 + 1e-30 * (400 - n), 58, "warning"),
+        (stairs(40, 90, 150, 200, 390), 150, "info"),
+        (decays(0.98), None, ""), (decays(0.9, 5e-4), None, ""), (decays(0.9, 2e-3), None, ""),
+        (stairs(60, 100, 140), None, ""), (falls(100, 1e-4), None, ""), (cosine(20, 390), None, ""),
+        (linear(30, 380), None, ""), (periodic(150), None, ""), (lambda n: 1.0, None, ""), (lambda n: 0.0, None, ""),
+        (lambda n: max(0.0, 1 - n / 100), None, ""),
+    ],
+)  # fmt: skip
+def test_rates_that_are_next_to_nothing(recording: Recording, plan: Plan, step: int | None, severity: str) -> None:
+    lr = 1e-3 * np.array([plan(each) for each in range(STEPS)])
+    recording.write([tensor("head.weight", "grad", 0)], STEPS, series={"loss": np.ones(STEPS), "lr": lr})
+    found = recording.diagnose(schedule_over.RULE).findings
+    assert [(each.step, each.severity) for each in found] == ([(step, severity)] if severity else [])
+
+
+def test_of_a_long_run(recording: Recording) -> None:
+    steps = 20_000
+    lr = 1e-3 * 0.999 ** np.arange(steps)
+    recording.write([tensor("head.weight", "grad", 0)], steps, series={"loss": np.ones(steps), "lr": lr})
+    (found,) = recording.diagnose(schedule_over.RULE).findings
+    assert found.step == 6905
+    assert any("factor 0.999 " in each for each in found.evidence)
+
+
+def test_a_rate_that_is_logged_now_and_then(recording: Recording) -> None:
+    lr = np.where(np.arange(STEPS) % 10, np.nan, 1e-3 * 0.9 ** np.arange(STEPS))
+    recording.write([tensor("head.weight", "grad", 0)], STEPS, series={"loss": np.ones(STEPS), "lr": lr})
+    (found,) = recording.diagnose(schedule_over.RULE).findings
+    assert 60 <= found.step <= 70

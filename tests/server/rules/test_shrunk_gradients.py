@@ -1,0 +1,57 @@
+"""Updates of SGD that are far smaller than rate and gradient make them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire import events
+from rangewatch.wire.events import Optimizers, SampledWeights
+from rangewatch_server.rules.gradients.changed_gradients import RULE
+from tests.server.rules.conftest import Recording, tensor
+
+STEPS, SCALE = 200, 4096.0
+TABLE = [tensor("a.weight", "grad", 0, "float32")]
+
+
+def write(
+    recording: Recording, *, left: float, at: int = 80, gradient: Any = 1.0, rate: Any = 0.1, name: str = "SGD",
+    scale: float | None = SCALE, batches: Any = 1.0,
+) -> None:  # fmt: skip
+    gradient, rate = (np.broadcast_to(each, STEPS) * 1.0 for each in (gradient, rate))
+    part = np.where(np.arange(STEPS) < at, 1.0, left)
+    series = {"loss": 1.0, "lr": rate, "sampled_update": part * rate * gradient * batches}
+    if scale is not None:
+        series["loss_scale"] = scale
+    recording.write(
+        TABLE, STEPS, {"amax": (gradient * (scale or 1.0))[np.newaxis]}, series=series, loss_scaled=scale is not None,
+        events=[events.event(Optimizers((name,)), 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],
+    )  # fmt: skip
+
+
+NOISE = 2.0 ** np.random.default_rng(0).normal(0, 1, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("given", "causes"),
+    [
+        ({"left": 1 / SCALE}, ["loss_scale"]),
+        ({"left": 1 / SCALE, "batches": NOISE}, ["loss_scale"]),
+        ({"left": 1e-6}, ["clip"]),
+        ({"left": 1e-4, "scale": None}, ["clip"]),
+        ({"left": 1 / SCALE, "rate": np.where(np.arange(STEPS) < 80, 0.1, 1e-3)}, ["loss_scale"]),
+        ({"left": 0.01}, []), ({"left": 1.0, "batches": NOISE}, []), ({"left": 0.0}, []),
+        ({"left": 1 / SCALE, "name": "AdamW"}, []),
+        ({"left": 1 / SCALE, "at": 180}, []),  # not for long enough
+        ({"left": 1.0, "rate": np.where(np.arange(STEPS) < 80, 0.1, 1e-6)}, []),
+        # What has grown so is clipped to what it was.
+        ({"left": 1e-4, "gradient": np.where(np.arange(STEPS) < 80, 1.0, 1e4)}, []),
+    ],
+)  # fmt: skip
+def test_updates(recording: Recording, given: dict[str, Any], causes: list[str]) -> None:
+    write(recording, **given)
+    found = recording.diagnose(RULE).findings
+    assert [each.facts["cause_class"] for each in found] == causes
+    assert all(abs(each.step - 80) <= 4 * ("batches" in given) and each.tensor == "a.weight" for each in found)
