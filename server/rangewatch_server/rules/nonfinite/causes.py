@@ -30,7 +30,7 @@ from rangewatch_server.rules.nonfinite.optimizer import (
 )
 from rangewatch_server.rules.nonfinite.origin import Origin
 from rangewatch_server.rules.nonfinite.search import bad_ranks
-from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
+from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, several
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.trend import Growth
 
@@ -343,6 +343,13 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
             "where that is so its forward is not finite either; what comes after it dropped that."
         )
         yield Candidate("forward_arithmetic", 0.7, (text,), ("The values of that forward were not recorded.",))
+    elif behind := operations.behind_where(case):
+        names = several([operations.word(op) for op in behind], 4)
+        text = (
+            f"There is a torch.where near {names}: it drops the value of a branch that is Inf or NaN, and multiplies "
+            "its gradient by 0, which of Inf is NaN."
+        )
+        yield Candidate("backward_arithmetic", 0.8, (text,), ("The values of that forward were not recorded.",))
 
 
 def _given(loaded: LoadedBatch | None, came: SavedValue, *, is_whole: bool) -> Iterator[Candidate]:

@@ -32,6 +32,10 @@ BAD_IN_FORWARD = ("Div", "Reciprocal", "Rsqrt", "Log", "Log2", "Log10", "Xlogy")
 BAD_IN_BACKWARD = ("Sqrt", "Pow", "Norm", "LinalgVectorNorm", "Std", "Var", "Acos", "Asin", "Atan2", "Cdist", "Prod")
 """Those that are, and whose gradient is not."""
 
+WHERE, OVERFLOWING = "Where", ("Exp", "Expm1")
+"""What drops the value of a branch, and not its gradient; and operations whose result, and so their gradient, is Inf of
+a large number."""
+
 SOFTMAX = ("Softmax", "LogSoftmax", "Logsumexp")
 """Operations that are finite of finite numbers, and not of a row that is masked whole."""
 
@@ -73,9 +77,17 @@ def hidden_in_forward(case: Case) -> tuple[str, ...]:
     """Of a gradient that was bad first: the operations near it that were bad in the forward already, if no other can
     have made it; () else."""
     ops = ops_of(case)
-    if any(op in BAD_IN_BACKWARD or op.endswith("Backward") for op in ops):
+    if WHERE in ops or any(op in BAD_IN_BACKWARD or op.endswith("Backward") for op in ops):
         return ()
     return tuple(op for op in ops if op in BAD_IN_FORWARD)
+
+
+def behind_where(case: Case) -> tuple[str, ...]:
+    """Of a gradient that was bad first: the operations near it that may be so in the branch that torch.where drops; ()
+    where there is no torch.where."""
+    ops = ops_of(case)
+    able = (*BAD_IN_FORWARD, *BAD_IN_BACKWARD, *OVERFLOWING)
+    return tuple(op for op in ops if op in able) if WHERE in ops else ()
 
 
 def ops_of(case: Case) -> tuple[str, ...]:
@@ -157,7 +169,8 @@ def of_masked_row(op: str) -> str:
 def near(case: Case) -> Iterator[str]:
     """The operations that may have made a gradient bad."""
     ops = ops_of(case)
-    able = [op for op in ops if op in (*BAD_IN_FORWARD, *BAD_IN_BACKWARD) or op.endswith("Backward")]
+    known = (*BAD_IN_FORWARD, *BAD_IN_BACKWARD, *(OVERFLOWING if WHERE in ops else ()))
+    able = [op for op in ops if op in known or op.endswith("Backward")]
     if not ops:
         return
     if not able:
@@ -177,6 +190,17 @@ def remedies(case: Case, because: str) -> Iterator[Remedy]:
         yield against(made.op, because)
     elif hidden:
         yield against(hidden[0], because)
+
+
+def in_where(ops: tuple[str, ...], because: str) -> Remedy:
+    """Against what `behind_where` gives."""
+    return Remedy(
+        f"Give {several([word(op) for op in ops], 4)} a harmless operand where torch.where takes the other branch: "
+        "choose what goes in, and not only what comes out; or take a function that is finite there, such as softplus.",
+        "def safe_where(wanted, value, function, other):  # function(value) where wanted, and else other\n"
+        "    return torch.where(wanted, function(torch.where(wanted, value, torch.ones_like(value))), other)",
+        because,
+    )  # fmt: skip
 
 
 def against(op: str, because: str) -> Remedy:

@@ -422,6 +422,8 @@ def _backward(case: Case, origin: Origin) -> Iterator[Remedy]:
             f"Clip the gradients, or run {name_of(origin.where)} in float32: they passed the limit of "
             f"{case.entry.dtype}.", CLIP, "in the step before it was just below that limit",
         )  # fmt: skip
+    elif behind := operations.behind_where(case):
+        yield operations.in_where(behind, "the loss was finite, and a torch.where is near where its gradient was not")
     else:
         yield Remedy(
             "sqrt, norm, pow below 1, log and division have an infinite gradient at 0: keep their input away from it.",
