@@ -39,6 +39,7 @@ from rangewatch.core.options import OPTIONS, Options, resolve
 from rangewatch.core.selection import Selection
 from rangewatch.core.version import VERSION
 from rangewatch.hooks import model_hooks
+from rangewatch.hooks.alike_rows import AlikeRows
 from rangewatch.hooks.attention_logits import AttentionLogits
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.hooks.kept_gradients import KeptGradients
@@ -586,7 +587,7 @@ def _add_hooks(
         observer, agent.events, model, selection, optimizers, kept, lambda: hooks.structure
     )  # fmt: skip
     rate, tied = LearningRate(agent, optimizers), TiedParameters(agent.events, model, lambda: hooks.structure)
-    observer.step_readers += [coverage, rate, tied]
+    observer.step_readers += [coverage, rate, tied, AlikeRows(agent.values, model, options.start_step)]
     agent.at_end.append(rate.flush)
     for optimizer in optimizers:
         _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken, sketches)

@@ -29,6 +29,7 @@ OWN_SERIES = frozenset(
         "input_elements",
         "update_fraction",
         "decay_fraction",
+        "alike_rows",
     }
     | {"input_rms", "input_rms_1", "input_rms_2"}
     | {"memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"}

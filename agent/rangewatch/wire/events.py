@@ -370,11 +370,17 @@ class WrapperBypassed(Details, frozen=True):
 class LossFunction(Details, frozen=True):
     """What the loss of the first backward is: `op` ("nll" of a cross entropy, "bce" of a binary one with logits) of
     `classes`, as a mean over all its targets.
+
+    `given`: the operation that made the logits that it takes, where it is one that makes none: "Softmax", "Sigmoid" or
+    "Relu"; of an nll that no log_softmax comes before "Probabilities", or "Raw" where it is a layer's own output.
+    `is_negated`: the loss is minus it.
     """
 
     KIND = "loss_function"
     op: str = ""
     classes: Whole = 0
+    given: str = ""
+    is_negated: bool = False
 
 
 class LossBroadcast(Details, frozen=True):

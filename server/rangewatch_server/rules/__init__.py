@@ -74,9 +74,11 @@ from rangewatch_server.rules.precision import format_in_use, scale_stale, scale_
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
 from rangewatch_server.rules.setup import (
+    alike_rows,
     evaluation_mode,
     held_at_zero,
     initial_loss,
+    loss_input,
     no_gradient,
     optimizer_settings,
     repeated_order,
@@ -134,6 +136,8 @@ ALL: tuple[Rule, ...] = (
     dead_expert.RULE,
     overloaded_expert.RULE,
     initial_loss.RULE,
+    loss_input.RULE,
+    alike_rows.RULE,
     target_broadcast.RULE,
     untied_weights.RULE,
     optimizer_settings.RULE,

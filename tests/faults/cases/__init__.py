@@ -24,6 +24,7 @@ from tests.faults.cases import (
     schedules,
     shapes,
     spikes,
+    starts,
     weights,
 )
 from tests.faults.fault import Fault
@@ -36,7 +37,7 @@ SCRIPTS: tuple[Fault, ...] = (
     *masks.SCRIPTS, *rates.SCRIPTS, *arithmetic.SCRIPTS, *batches.SCRIPTS, *weights.SCRIPTS, *loss_scales.SCRIPTS,
     *losses.SCRIPTS, *ranks.SCRIPTS, *spikes.SCRIPTS, *quiet.SCRIPTS,
     *schedules.SCRIPTS, *exchanges.SCRIPTS, *shapes.SCRIPTS, *microbatches.SCRIPTS, *apart.SCRIPTS,
-    *epochs.SCRIPTS, *resumes.SCRIPTS, *loaded.SCRIPTS, *built.SCRIPTS,
+    *epochs.SCRIPTS, *resumes.SCRIPTS, *loaded.SCRIPTS, *built.SCRIPTS, *starts.SCRIPTS,
 )  # fmt: skip
 """What is planted in `families`, and said before any rule was written for it."""
 

@@ -29,6 +29,7 @@ from tests.faults.families import (
     setups,
     sft,
     shapes,
+    starts,
     trainer,
     unusual,
 )
@@ -60,6 +61,7 @@ HEALTHY: dict[str, tuple[Train, Mapping[str, Mapping[str, Any]]]] = {
     "loaded": (loaded.train, loaded.HEALTHY),
     "scaled": (scaled.train, scaled.HEALTHY),
     "built": (built.train, built.HEALTHY),
+    "starts": (starts.train, starts.HEALTHY),
 }
 """Family -> its script, and the variants in which nothing is wrong: name -> arguments."""
 

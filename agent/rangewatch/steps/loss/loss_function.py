@@ -1,4 +1,4 @@
-"""Event `loss_function`: that the loss is a cross entropy, and over how many classes, as its graph says.
+"""Event `loss_function`: that the loss is a cross entropy, over how many classes, and of what, as its graph says.
 
 What such a loss is where a model knows nothing follows from that: ln(classes). Shapes alone are read, of a mean over
 all targets; another loss, or a sum of several, is none of these and says nothing.
@@ -60,10 +60,71 @@ def loss_node(node: Any) -> Any:
 
 def loss_function(root: Any) -> LossFunction | None:
     """Of the node of a graph that a loss is; None where it is of no such function, or not a mean."""
+    is_negated, root = _without_sign(root)
     node = loss_node(root)
-    if node is None or node._saved_reduction != _MEAN:
+    if node is None:
         return None
+    given, is_mean = _given(node), node._saved_reduction == _MEAN
     if not str(node.name()).startswith("NllLoss"):
-        return LossFunction("bce", 2)
+        return LossFunction("bce", 2, given, is_negated) if is_mean else None
     scores = kept_value(node, "self")
-    return LossFunction("nll", int(scores.shape[1])) if scores is not None and scores.dim() > 1 else None
+    if not is_mean or scores is None or scores.dim() < 2:
+        return None
+    return LossFunction("nll", int(scores.shape[1]), given, is_negated)
+
+
+def _without_sign(root: Any) -> tuple[bool, Any]:
+    """Whether the loss is minus something, but for factors and casts, and that; else itself."""
+    node = root
+    for _ in range(_DEPTH):
+        if node is None or not (_SCALED.fullmatch(name := str(node.name())) or name.startswith("NegBackward")):
+            break
+        before = [each for each, _ in node.next_functions if each is not None]
+        if len(before) != 1:
+            break
+        if name.startswith("NegBackward") or (name.startswith("MulBackward") and _is_negative(node)):
+            return True, before[0]
+        node = before[0]
+    return False, root
+
+
+def _is_negative(node: Any) -> bool:
+    """Whether it multiplies by a number below 0 of the host."""
+    factor = kept_value(node, "other")
+    return isinstance(factor, Tensor) and factor.is_cpu and factor.numel() == 1 and bool(factor < 0)
+
+
+_PASSED = re.compile(
+    r"(ToCopy|To|Squeeze|Unsqueeze|View|Reshape|ReshapeAlias|UnsafeView|Transpose|Permute|T|Clone|Alias|Contiguous)"
+    r"Backward\d*"
+)
+"""Between an operation and the loss that takes its result: the same values."""
+
+_NUMBER = re.compile(r"Backward\d*$")
+
+_LINEAR = ("Addmm", "Mm", "Bmm", "Baddbmm", "Convolution", "Linear")
+"""What a layer's raw outputs come from."""
+
+
+def _given(node: Any) -> str:
+    """The operation that made what a cross entropy takes, of an nll without a log_softmax as "Raw" where it is a layer
+    and by its name else; "" where nothing is odd about it, or it is not known."""
+    of = _before(node)
+    if str(node.name()).startswith("NllLoss"):
+        if _name(of) != "LogSoftmax":
+            return "Raw" if _name(of) in _LINEAR else "Probabilities" if _name(of) in ("Softmax", "Sigmoid") else ""
+        of = _before(of)
+    return _name(of) if _name(of) in ("Softmax", "Sigmoid", "Relu") else ""
+
+
+def _before(node: Any) -> Any:
+    """The operation before, views and casts passed over."""
+    for _ in range(_DEPTH):
+        node = node.next_functions[0][0] if node is not None and node.next_functions else None
+        if node is None or not _PASSED.fullmatch(str(node.name())):
+            return node
+    return None
+
+
+def _name(node: Any) -> str:
+    return "" if node is None else _NUMBER.sub("", str(node.name()))

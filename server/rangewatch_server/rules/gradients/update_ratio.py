@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.gradients.large_updates import too_large
 from rangewatch_server.rules.gradients.small_updates import too_small
 from rangewatch_server.rules.gradients.strong_decay import too_strong
 from rangewatch_server.rules.phrases import listed, place
@@ -28,9 +29,10 @@ class Ratio(msgspec.Struct, frozen=True):
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding for too large, and one for too small; one for a rate that was too low from the first step on,
-    and one for a decay of the weights. The last two need no kinds of their own."""
+    one for a rate that was too high, and one for a decay of the weights. The last three need no kinds of their own."""
     yield from too_small(evidence)
     yield from too_strong(evidence)
+    yield from too_large(evidence)
     ratios = list(_ratios(evidence))
     high = [each for each in ratios if each.values.min() > limits["most"]]
     low = [each for each in ratios if 0 < each.values.max() < limits["least"]]
@@ -117,12 +119,16 @@ RULE = Rule(
     explanation="A weight changes by about a thousandth of its size a step in most trainings. Far more and what it has "
     "learned is thrown away each step; far less and it does not learn, or the change is lost in rounding. Needs the "
     "kinds update and weight. At any level: a learning rate that has been far too low since the first step, as of a "
-    "warm-up that is moved once an epoch, while the loss stays; and weights that shrink in proportion to themselves, "
-    "as by a weight decay that is not multiplied by the learning rate (info where the loss falls all the same).",
+    "warm-up that is moved once an epoch, or far too high, while the loss stays; and weights that shrink in proportion "
+    "to themselves, as by a weight decay that is not multiplied by the learning rate (info where the loss falls all "
+    "the same).",
     check=check,
     thresholds=(
         Threshold("most", 0.2, "of the weight", "Updates above it are too large.", (("sagemaker", 10.0),)),
         Threshold("least", 1e-8, "of the weight", "Smaller ones, but not 0, are too small.", (("sagemaker", 1e-8),)),
     ),
-    explains=("vanishing_gradient", "loss_plateau", "loss_stuck"),
+    explains=(
+        "vanishing_gradient", "loss_plateau", "loss_stuck", "dead_activation", "saturated_activation",
+        "exploding_gradient", "headroom_trend", "loss_spike",
+    ),
 )  # fmt: skip

@@ -24,6 +24,13 @@ LASTING = 64
 FEWEST = 8
 """Readings of the rate: a trainer may log it once in ten steps."""
 
+EVEN = 3
+"""Times between falls that are all as long: no plateau comes so regularly, but as where a loss that falls is taken for
+what should rise, and each wait ends with a fall."""
+
+NOTHING = 3e-6
+"""Part of the highest rate below which no floor is meant."""
+
 ROUNDING = 1e-6
 """Relative: three times a tenth is no thousandth."""
 
@@ -61,15 +68,18 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     now = float(highest[at[-1]])
     half = at[at >= (since + (last - since) // 2 - start // size * size) // size]
-    if not 0 < now < highest[half[0]]:
+    if now == 0 or (now >= highest[half[0]] and now >= NOTHING * top):
         return  # it stays at a floor that it was given; of a rate of 0 `unchanged_weights` speaks
     yield _finding(evidence, since, last, top, now, _factor(evidence, start, since))
 
 
-def _moves(evidence: Evidence, start: int, last: int) -> int:
-    """How often the rate has fallen."""
+def _is_stairs(evidence: Evidence, start: int, last: int) -> bool:
+    """Whether the rate has fallen a few times only, and after times of other lengths."""
     values = rates(evidence, max(start, last - STEPS), last + 1)
-    return int((np.diff(values[np.isfinite(values)]) < 0).sum())
+    falls = np.flatnonzero(np.diff(values[np.isfinite(values)]) < 0)
+    gaps = np.diff(falls)
+    is_even = len(gaps) >= EVEN and np.ptp(gaps) <= 1
+    return len(falls) <= FEW_MOVES and not is_even
 
 
 def _factor(evidence: Evidence, start: int, since: int) -> float | None:
@@ -87,7 +97,7 @@ def _factor(evidence: Evidence, start: int, since: int) -> float | None:
 
 def _finding(evidence: Evidence, since: int, last: int, top: float, now: float, factor: float | None) -> Finding:
     rank, start = only_rank(evidence), evidence.start
-    is_stairs = factor is None and _moves(evidence, start, last) <= FEW_MOVES
+    is_stairs = factor is None and _is_stairs(evidence, start, last)
     count, of_all = last + 1 - since, last + 1 - start
     pace = "" if factor is None else f" It fell by the factor {factor:.4g} at each step."
     meant = (

@@ -1,4 +1,6 @@
-"""The first loss is far above that of a model that knows nothing: the logits are far too large from the start."""
+"""The first loss is far above that of a model that knows nothing: the logits, or the inputs, are far too large from the
+start.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import LINEAR
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.spike_cause import INPUTS
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -24,6 +27,10 @@ ABOVE = 8.0
 
 GAIN = 6.0
 """How many times as large as what comes before it the output of the last layer must be: usual is about 1."""
+
+
+LARGE_INPUT = 30.0
+"""Root mean square of inputs from which on they were not normalised: usual is about 1, and of bytes as floats 150."""
 
 
 class Logits(msgspec.Struct, frozen=True):
@@ -46,9 +53,45 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     values, chance = values[np.isfinite(values)], float(np.log(known.classes))
     if not len(values) or not values[0] >= max(limits["factor"] * chance, chance + ABOVE):
         return
+    size = _input_size(evidence, start)
+    if size >= LARGE_INPUT:
+        yield _of_inputs(evidence, size, name, float(values[0]), chance, known.classes, start)
+        return
     logits = _logits(evidence, start, known.classes if known.op == "nll" else 0)
     if logits is not None and logits.gain >= GAIN and 2 * logits.amax >= values[0] - chance:
         yield _finding(evidence, logits, name, float(values[0]), chance, known.classes, start)
+
+
+def _input_size(evidence: Evidence, start: int) -> float:
+    """The largest root mean square of what the model was given in the first steps; 0 where it is not known."""
+    sizes = [evidence.largest(name, start, start + FIRST) for name in INPUTS if evidence.has_series(name)]
+    return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
+
+
+def _of_inputs(
+    evidence: Evidence, size: float, name: str, loss: float, chance: float, classes: int, step: int
+) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=step, subject="initial loss",
+        summary=f"{place(step, rank)}: {loss_called(name)} begins at {loss:.4g}, where a model that knows nothing has "
+        f"ln({classes}) = {chance:.3g}: its inputs are far too large, {size:.3g} in root mean square.",
+        evidence=(
+            "Layers are initialised for inputs of about 1: logits are as many times too large as inputs are.",
+            "Cause (likely): the data, which were not normalised. Against that: the model may normalise them itself.",
+            "What would decide: print mean and deviation of a batch as the model is given it.",
+        ),
+        remedy=(
+            Remedy(
+                "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or "
+                "column over the training data; bytes by 255.",
+                "def normalised(x, mean, deviation):  # of the training data\n"
+                "    return (x - mean) / deviation.clamp(min=1e-6)",
+                "a sample of the inputs of the first steps, and the first loss, before any update",
+            ),
+        ),
+        facts={"loss": loss, "chance": chance, "classes": classes, "input_rms": size, "cause_class": "data"},
+    )  # fmt: skip
 
 
 def _logits(evidence: Evidence, start: int, classes: int) -> Logits | None:

@@ -1,0 +1,108 @@
+"""A learning rate that has been far too high since the first step: each update is as large as the weights themselves,
+and the loss is where it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rangewatch.wire.events import Optimizers
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import loss_name, rates
+from rangewatch_server.rules.optimizers import keeps_squares
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import Array, only_rank, tensors_of
+from rangewatch_server.rules.rule import Finding, Remedy
+
+SEEN = 64
+"""First steps that show it."""
+
+LARGE = 0.5
+"""Of a weight as it is initialised: an update of that size throws away what it was."""
+
+STAYED = 0.9
+"""Part of the first loss above which nothing was learned."""
+
+OF_LARGEST = 0.3
+"""Root mean square of a gradient, as a part of its largest magnitude: about that of a normal distribution."""
+
+
+def too_large(evidence: Evidence) -> Iterator[Finding]:
+    """At most one finding."""
+    start = evidence.run.first_step or 0
+    is_resumed = any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values())
+    name, stop = loss_name(evidence), start + SEEN
+    if start or evidence.start or is_resumed or name is None or evidence.whole_stop < stop:
+        return
+    loss, rate = evidence.series(name, start, stop), rates(evidence, start, stop)
+    later, rate = loss[SEEN // 2 :], rate[np.isfinite(rate)]
+    later, last = (each[np.isfinite(each)] for each in (later, _last(evidence, name)))
+    if not np.isfinite(loss[0]) or not loss[0] > 0 or not len(later) or not len(last) or not len(rate):
+        return
+    level = float(np.median(later))
+    if min(level, float(np.median(last))) < STAYED * loss[0] or rate.min() < 0.5 * rate.max():
+        return
+    part = _part(evidence, start, float(rate.max()))
+    if part is not None and part >= LARGE:
+        yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level)
+
+
+def _last(evidence: Evidence, name: str) -> Array:
+    return evidence.series(name, evidence.whole_stop - SEEN // 2, evidence.whole_stop)
+
+
+def _part(evidence: Evidence, start: int, rate: float) -> float | None:
+    """The first update of an element over the size that matrices are initialised to, one over the root of their inputs:
+    the median of the model's. None of other optimizers than SGD and those that divide by squares."""
+    entries = evidence.tensors.entries
+    wide = [
+        each
+        for each in tensors_of(evidence, "grad").tolist()
+        if len(entries[each].shape) > 1 and "Embedding" not in entries[each].module
+    ]
+    names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
+    if not wide or not (keeps_squares(evidence) or names == {"SGD"}):
+        return None
+    roots = np.sqrt([np.prod(entries[each].shape[1:]) for each in wide])
+    if keeps_squares(evidence):
+        return rate * float(np.median(roots))
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + 4, ("amax",), np.array(wide))
+    amax = np.asarray(block.columns["amax"], np.float64)
+    size = OF_LARGEST * np.where(np.isfinite(amax), amax, 0.0).max(axis=1)
+    if evidence.is_loss_scaled:
+        scale = evidence.series("loss_scale", start, start + 4)
+        size = size / max(1.0, float(scale[np.isfinite(scale)].max(initial=1.0)))
+    momentum = min(0.99, max((known.momentum for _, known in evidence.details(Optimizers)), default=0.0))
+    return rate * float(np.median(size * roots)) / (1 - momentum)
+
+
+def _finding(evidence: Evidence, step: int, part: float, rate: float, first: float, level: float) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=step, subject="high rate", kind=None,
+        summary=f"{place(step, rank)}: the learning rate of {rate:.3g} is far too high: an update is about {part:.2g} "
+        "times as large as a weight is initialised to, and nothing is learned.",
+        evidence=(
+            f"The loss began at {first:.4g} and was {level:.4g} in the steps {step + SEEN // 2} to "
+            f"{step + SEEN - 1} (median).",
+            "Cause (likely): the learning rate. With "
+            + (
+                "Adam each element moves by about the rate itself, "
+                if keeps_squares(evidence) else "SGD a weight moves by rate times gradient over 1 - momentum, "
+            )
+            + "and weights are initialised to about one over the root of a layer's inputs. Units die of it, or "
+            "saturate.",
+            "What would decide: train a hundred steps anew at a hundredth of the rate.",
+        ),
+        remedy=(
+            Remedy(
+                f"Begin anew with a learning rate of about {rate * min(0.1, 0.01 / part):.1g}, warmed up.",
+                f"for group in optimizer.param_groups:\n    group['lr'] = {rate * min(0.1, 0.01 / part):.1g}",
+                "weights that were thrown away do not come back",
+            ),
+        ),
+        facts={"part": part, "lr": rate, "loss": level, "since_step": step, "cause_class": "learning_rate"},
+    )  # fmt: skip

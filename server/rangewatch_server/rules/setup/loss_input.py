@@ -1,0 +1,117 @@
+"""A cross entropy that is given what it does not take: probabilities in place of logits, or the other way round; or
+that is maximised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rangewatch.wire.events import LossFunction
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import first_and_last
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+
+NAMES = {"nll": "cross_entropy", "bce": "binary_cross_entropy_with_logits"}
+FUNCTIONS = {"Softmax": "a softmax", "Sigmoid": "a sigmoid", "Relu": "a ReLU"}
+
+FEW, FALLEN = 32, 0.5
+"""Steps whose median is taken; and the part of the first loss below which a training learns all the same."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding, of the first rank that reported it."""
+    for event, known in evidence.details(LossFunction):
+        if known.is_negated:
+            yield _negated(event.rank, event.step, known)
+            return
+        if known.given:
+            yield _given(evidence, event.rank, event.step, known)
+            return
+
+
+def _negated(rank: int, step: int, known: LossFunction) -> Finding:
+    return Finding(
+        severity="info" if known.op == "bce" else "warning", rank=rank, step=step, subject="negated",
+        summary=f"{place(step, rank)}: the loss is minus a cross entropy: each update makes the model worse.",
+        evidence=(
+            f"By its graph the loss is that of {NAMES[known.op]} times a number below 0. A cross entropy is to be made "
+            "small; minus it has no lower bound.",
+            "Cause (shown): the sign of the loss. Against that: a part of a model may be trained to unlearn something, "
+            "or to deceive another, as a generator is.",
+        ),
+        remedy=(
+            Remedy(
+                "Take the cross entropy itself as the loss.",
+                "loss = torch.nn.functional.cross_entropy(logits, target)",
+                "the graph of the loss",
+            ),
+        ),
+        facts={"op": known.op, "given": known.given, "cause_class": "forward_arithmetic"},
+    )  # fmt: skip
+
+
+def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Finding:
+    taken, code = "logits", "loss = torch.nn.functional.cross_entropy(logits, target)"
+    if known.given in ("Raw", "Probabilities"):
+        taken = "log-probabilities"
+        what = "a layer's own output" if known.given == "Raw" else "probabilities"
+        does = (
+            f"nll_loss is given {what}, and not their logarithm",
+            "nll_loss takes log-probabilities and adds up minus those of the targets. Of anything else it is no cross "
+            "entropy: it falls without bound as outputs grow."
+            if known.given == "Raw" else
+            "nll_loss takes log-probabilities and adds up minus those of the targets. Of probabilities it ends at -1, "
+            "and its gradient is next to nothing where a target has little probability.",
+        )  # fmt: skip
+    else:
+        function, least = FUNCTIONS[known.given], 0.0
+        if known.given == "Softmax" and known.op == "nll" and known.classes > 1:
+            least = math.log(1 + (known.classes - 1) * math.exp(-1))
+        bound = f" The loss cannot fall below {least:.3g}, which is that of certainty." * (least > 0)
+        does = (
+            f"{NAMES[known.op]} is given what {function} made, and not logits",
+            f"It applies its own {'log_softmax' if known.op == 'nll' else 'sigmoid'}. "
+            + (
+                "Of a ReLU's outputs no class can have a logit below 0, and one that is 0 everywhere gets no gradient."
+                if known.given == "Relu"
+                else f"Outputs between 0 and 1 are squeezed a second time: gradients are small.{bound}"
+            ),
+        )
+        code = (
+            "def forward(self, x):\n    return self.net(x)  # without its last softmax, sigmoid or ReLU\n\n"
+            f"# loss = torch.nn.functional.{NAMES[known.op]}(model(x), target)"
+        )
+    medians = first_and_last(evidence, FEW)
+    learns = medians is not None and 0 < medians[1] < FALLEN * medians[0]
+    is_info = known.given == "Relu" or (learns and known.given not in ("Raw", "Probabilities"))
+    return Finding(
+        severity="info" if is_info else "warning", rank=rank, step=step, subject="given",
+        summary=f"{place(step, rank)}: {does[0]}.",
+        evidence=(
+            does[1],
+            "Cause (shown): the loss function and what it is given do not go together, by its graph."
+            + (" Against that: the loss has more than halved all the same." if learns else ""),
+        ),
+        remedy=(Remedy(f"Give it {taken}.", code, "the operations in the graph of the loss"),),
+        facts={"op": known.op, "given": known.given, "cause_class": "forward_arithmetic"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="loss_input",
+    title="The loss is given what it does not take",
+    severity="warning",
+    explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss what is no "
+    "log-probability, or the loss is minus a cross entropy. All is finite, and the training learns little, or nothing, "
+    "or the opposite. Read from the graph of the first losses, where they are torch's own functions with a mean over "
+    "all targets. Info: a ReLU before it, a loss that has more than halved all the same, and minus a binary cross "
+    "entropy, as generators have.",
+    check=check,
+    explains=(
+        "loss_plateau", "vanishing_gradient", "exploding_gradient", "loss_spike", "initial_loss", "headroom_trend",
+        "learning_lost", "saturated_activation", "dead_activation",
+    ),
+    leads_to=("first_nonfinite", "loss_nonfinite"),
+)  # fmt: skip
