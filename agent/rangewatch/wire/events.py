@@ -373,7 +373,8 @@ class LossFunction(Details, frozen=True):
 
     `given`: the operation that made the logits that it takes, where it is one that makes none: "Softmax", "Sigmoid" or
     "Relu"; of an nll that no log_softmax comes before "Probabilities", or "Raw" where it is a layer's own output.
-    `is_negated`: the loss is minus it.
+    `is_negated`: the loss is minus it. `op` "mse" is a mean of squared differences, or of huber_loss and the like: it
+    has no classes, and `target_rms`, the root mean square of a sample of the targets in host memory.
     """
 
     KIND = "loss_function"
@@ -381,6 +382,7 @@ class LossFunction(Details, frozen=True):
     classes: Whole = 0
     given: str = ""
     is_negated: bool = False
+    target_rms: float = 0.0
 
 
 class LossBroadcast(Details, frozen=True):
@@ -439,7 +441,8 @@ class ReducedByHand(Details, frozen=True):
 class Clipping(Details, frozen=True):
     """How gradients were clipped by their norm in the event's step: `max_norm`, and whether the loss scaler had not
     unscaled them (`is_scaled`), which was so in `steps` steps in a row, up to this one; in `early_steps` they were
-    clipped before the step's first backward alone. Sent where one of these lasts, and where `max_norm` is not above 0.
+    clipped before the step's first backward alone, and in `far_steps` their norm was a hundred times `max_norm` and
+    more. Sent where one of these lasts, and where `max_norm` is not above 0.
     The newest one stands.
     """
 
@@ -448,6 +451,7 @@ class Clipping(Details, frozen=True):
     is_scaled: bool = False
     steps: int = 0
     early_steps: int = 0
+    far_steps: int = 0
 
 
 class Compilation(msgspec.Struct, frozen=True):

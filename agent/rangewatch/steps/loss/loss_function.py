@@ -6,12 +6,15 @@ all targets; another loss, or a sum of several, is none of these and says nothin
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rangewatch.recording.events import Events
+from rangewatch.recording.input_scale import sampled
 from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.wire.events import LossFunction
 
@@ -63,7 +66,7 @@ def loss_function(root: Any) -> LossFunction | None:
     is_negated, root = _without_sign(root)
     node = loss_node(root)
     if node is None:
-        return None
+        return _of_squares(root)
     given, is_mean = _given(node), node._saved_reduction == _MEAN
     if not str(node.name()).startswith("NllLoss"):
         return LossFunction("bce", 2, given, is_negated) if is_mean else None
@@ -71,6 +74,29 @@ def loss_function(root: Any) -> LossFunction | None:
     if not is_mean or scores is None or scores.dim() < 2:
         return None
     return LossFunction("nll", int(scores.shape[1]), given, is_negated)
+
+
+def _of_squares(root: Any) -> LossFunction | None:
+    """Of a mean of squared differences from targets that lie in host memory."""
+    node = root
+    for _ in range(_DEPTH):
+        if node is None or not _SCALED.fullmatch(str(node.name())):
+            break
+        before = [each for each, _ in node.next_functions if each is not None]
+        node = before[0] if len(before) == 1 else None
+    if node is None or not _SQUARES.fullmatch(str(node.name())):
+        return None
+    target = kept_value(node, "target")
+    if not isinstance(target, Tensor) or not target.is_cpu or target.requires_grad or not target.is_floating_point():
+        return None
+    part = sampled(target.detach())
+    if part is None:
+        return None
+    rms = float(torch.linalg.vector_norm(part.double())) / math.sqrt(part.numel())
+    return LossFunction("mse", target_rms=rms) if math.isfinite(rms) else None
+
+
+_SQUARES = re.compile(r"(MseLoss|SmoothL1Loss|HuberLoss)Backward\d*")
 
 
 def _without_sign(root: Any) -> tuple[bool, Any]:
@@ -91,7 +117,12 @@ def _without_sign(root: Any) -> tuple[bool, Any]:
 def _is_negative(node: Any) -> bool:
     """Whether it multiplies by a number below 0 of the host."""
     factor = kept_value(node, "other")
-    return isinstance(factor, Tensor) and factor.is_cpu and factor.numel() == 1 and bool(factor < 0)
+    is_read = isinstance(factor, Tensor) and factor.is_cpu and factor.numel() == 1 and factor.dtype in _NUMBERS
+    return is_read and float(factor.detach().numpy().reshape(-1)[0]) < 0
+
+
+_NUMBERS = (torch.float32, torch.float64)
+"""What a number of Python's is, once a loss is multiplied by it."""
 
 
 _PASSED = re.compile(

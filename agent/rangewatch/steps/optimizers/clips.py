@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,6 +31,9 @@ SERIES = "clipped_norm"
 
 LASTING = 16
 """Steps in a row in which scaled gradients were clipped that are reported: a scaler may be new, or at rest."""
+
+FAR = 100.0
+"""Times the limit that a norm must be for the clip to leave next to nothing of it; of norms in host memory."""
 
 MOST_EVENTS = 16
 
@@ -53,8 +57,8 @@ class Clips(StepReader):
         self._model = ref(model)
         self._norm: float | None = None
         self._has_clipped = self._is_early = False
-        self._early_steps = 0
-        """Steps in a row in which all clips came before the first backward."""
+        self._early_steps = self._far_steps = 0
+        """Steps in a row in which all clips came before the first backward, or left next to nothing."""
         self._max_norm, self._is_scaled, self._is_odd = 0.0, False, False
         self._steps = self._emitted = 0
         _Function.listen(listener := Guarded(agent.guard, "clipping", self._clipped))
@@ -66,6 +70,9 @@ class Clips(StepReader):
         is_early, self._is_early = self._is_early, False
         if not has_clipped:
             return
+        was_far = self._far_steps >= LASTING
+        is_far = norm is not None and 0 < FAR * self._max_norm < norm < math.inf
+        self._far_steps = self._far_steps + 1 if is_far else 0
         was_early = self._early_steps >= LASTING
         self._early_steps = self._early_steps + 1 if is_early and self._agent.phases.has_backward else 0
         if norm is not None:
@@ -74,9 +81,12 @@ class Clips(StepReader):
         was_odd, self._is_odd = self._is_odd, self._max_norm <= 0
         is_other = was_reported != (self._steps >= LASTING) or was_odd != self._is_odd
         is_other = is_other or was_early != (self._early_steps >= LASTING)
+        is_other = is_other or was_far != (self._far_steps >= LASTING)
         if is_other and self._emitted < MOST_EVENTS:
             self._emitted += 1
-            self._agent.events.add(Clipping(self._max_norm, self._is_scaled, self._steps, self._early_steps))
+            self._agent.events.add(
+                Clipping(self._max_norm, self._is_scaled, self._steps, self._early_steps, self._far_steps)
+            )
 
     def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, is_of_squares: bool) -> None:
         if not self._agent.observer.is_active or not self._is_mine(parameters):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
+from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name, rates
@@ -22,6 +22,11 @@ SEEN = 64
 
 LARGE = 0.5
 """Of a weight as it is initialised: an update of that size throws away what it was."""
+
+HIGH, LONG, AT_CHANCE = 0.05, 192, 0.03
+"""The same where the loss of a classifier stays at what guessing gives: a usual rate is a fifth of that. Steps that
+show it, and how near the loss must be: a model that has collapsed to one answer for all is there.
+"""
 
 STAYED = 0.9
 """Part of the first loss above which nothing was learned."""
@@ -46,8 +51,22 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
     if min(level, float(np.median(last))) < STAYED * loss[0] or rate.min() < 0.5 * rate.max():
         return
     part = _part(evidence, start, float(rate.max()))
-    if part is not None and part >= LARGE:
+    if part is not None and (part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name))):
         yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level)
+
+
+def _is_at_chance(evidence: Evidence, name: str) -> bool:
+    """Whether the loss of a classifier has long been that of one that gives each class the same."""
+    known = next((each for _, each in evidence.details(LossFunction)), None)
+    if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop < LONG:
+        return False
+    chance, stop = float(np.log(known.classes)), evidence.whole_stop
+    for low, high in ((evidence.start + SEEN, evidence.start + 3 * SEEN), (stop - SEEN, stop)):
+        values = evidence.series(name, low, high)
+        values = values[np.isfinite(values)]
+        if not len(values) or abs(float(np.median(values)) / chance - 1) > AT_CHANCE:
+            return False
+    return True
 
 
 def _last(evidence: Evidence, name: str) -> Array:
@@ -83,8 +102,8 @@ def _finding(evidence: Evidence, step: int, part: float, rate: float, first: flo
     rank = only_rank(evidence)
     return Finding(
         rank=rank, step=step, subject="high rate", kind=None,
-        summary=f"{place(step, rank)}: the learning rate of {rate:.3g} is far too high: an update is about {part:.2g} "
-        "times as large as a weight is initialised to, and nothing is learned.",
+        summary=f"{place(step, rank)}: the learning rate of {rate:.3g} is {'far ' if part >= LARGE else ''}too high: "
+        f"an update is about {part:.2g} times as large as a weight is initialised to, and nothing is learned.",
         evidence=(
             f"The loss began at {first:.4g} and was {level:.4g} in the steps {step + SEEN // 2} to "
             f"{step + SEEN - 1} (median).",
@@ -95,6 +114,10 @@ def _finding(evidence: Evidence, step: int, part: float, rate: float, first: flo
             )
             + "and weights are initialised to about one over the root of a layer's inputs. Units die of it, or "
             "saturate.",
+            *(
+                ["Against that: where targets do not follow from inputs, the loss stays at chance as well."]
+                * (part < LARGE)
+            ),
             "What would decide: train a hundred steps anew at a hundredth of the rate.",
         ),
         remedy=(

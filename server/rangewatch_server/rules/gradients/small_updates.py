@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import LossFunction, Optimizers
+from rangewatch.wire.events import Clipping, LossFunction, Optimizers
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import first_and_last
 from rangewatch_server.rules.loss.series import rates as rates_of
@@ -179,6 +179,9 @@ def _of_lambda(evidence: Evidence, steps: Array, rates: Array, initial: float, p
 
 
 def _of_size(evidence: Evidence, steps: Array, rates: Array, largest: float, part: float) -> Finding:
+    clips = [known for _, known in evidence.details(Clipping)]
+    if clips and clips[-1].far_steps:
+        return _of_clip(evidence, steps, clips[-1].max_norm, largest, part)
     return _finding(
         evidence, only_rank(evidence), steps, rates, part,
         f"no update has been larger than {largest:.2g} of its weight at a learning rate of {rates[-1]:.3g}: nothing is "
@@ -192,6 +195,29 @@ def _of_size(evidence: Evidence, steps: Array, rates: Array, largest: float, par
             "for group in optimizer.param_groups:\n    group['lr'] *= 10",
             f"updates are {largest:.2g} of their weights at most, and the loss stays where it was",
         ),
+    )  # fmt: skip
+
+
+def _of_clip(evidence: Evidence, steps: Array, max_norm: float, largest: float, part: float) -> Finding:
+    rank, since, seen = only_rank(evidence), int(steps[0]), int(steps[-1])
+    return Finding(
+        rank=rank, step=since, subject="low rate", kind=None,
+        summary=f"{place(since, rank)}: gradients are clipped to {max_norm:.3g}, less than a hundredth of their norm: "
+        f"no update has been larger than {largest:.2g} of its weight, and nothing is learned.",
+        evidence=(
+            f"The loss is {part:.0%} of what it was at first, at step {seen} (medians of {FEW} values).",
+            "Cause (likely): clipping, whose limit is far below what gradients are. Where the optimizer does not "
+            "divide by their size, that is as a rate that is as many times too low.",
+            "What would decide: print what clip_grad_norm_ returns, and train a hundred steps with that as the limit.",
+        ),
+        remedy=(
+            Remedy(
+                "Clip to about the norm that gradients usually have.",
+                "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)",
+                f"the norm is more than a hundred times the limit of {max_norm:.3g} in each step",
+            ),
+        ),
+        facts={"since_step": since, "seen_step": seen, "max_norm": max_norm, "cause_class": "clip"},
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     else:
         yield _left_out(evidence, *left_out)
     if unreached is not None:
-        yield _unreached(*unreached)
+        yield _unreached(evidence, *unreached)
 
 
 def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding | None:
@@ -130,31 +130,47 @@ STILL, COPIED, MOSTLY = 64, 16, 0.5
 """Steps in a row in which weights that no attached optimizer has stay as they are, and those before in which they were
 changed, in more than this share."""
 
+SEEN = 4_096
+"""Last steps that are counted in which they stayed so."""
+
 
 def _no_longer_copied(evidence: Evidence) -> Iterator[Finding]:
     """Weights that something else than an attached optimizer changed, and that nothing changes any more."""
     known = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
     if known is None or known.are_held or not evidence.has_series(WRITTEN):
         return
-    low = max(evidence.start, evidence.whole_stop - WINDOW)
-    written = evidence.largest(WRITTEN, low, evidence.whole_stop)
-    steps, written = low + np.flatnonzero(~np.isneginf(written)), written[~np.isneginf(written)]
-    changed = np.flatnonzero(written > 0)
-    last = int(changed[-1]) if len(changed) else -1
-    if len(written) - 1 - last < STILL:
+    last = _last_written(evidence)
+    low = evidence.start if last is None else max(evidence.start, last + 1 - STILL)
+    since = low if last is None else last + 1
+    seen = max(since, evidence.whole_stop - SEEN)
+    still = int((evidence.largest(WRITTEN, seen, evidence.whole_stop) == 0).sum())
+    if still < STILL:
         return
-    was_usual = last + 1 >= COPIED and np.mean(written[max(0, last + 1 - STILL) : last + 1] > 0) > MOSTLY
-    is_since_start = not len(changed) and low == evidence.start
-    if not was_usual and not is_since_start:
-        return
+    if last is not None:
+        before = evidence.largest(WRITTEN, low, last + 1)
+        before = before[~np.isneginf(before)]
+        if len(before) < COPIED or np.mean(before > 0) <= MOSTLY:
+            return
     entries, gradients = evidence.tensors.entries, tensors_of(evidence, "grad")
     mine = np.array([each for each in gradients.tolist() if entries[each].fqn in known.names], np.int64)
     amax = evidence.window(("amax",)).columns["amax"][:, -STILL:]
     usual = np.median(amax[gradients].max(axis=1, initial=0.0)) if len(gradients) else 0.0
     pushed = [each for each in mine.tolist() if (amax[each] > 0).all() and amax[each].max() > NEGLIGIBLE * usual]
     if pushed:
-        since = int(steps[last]) if len(changed) else evidence.start
-        yield _not_copied(evidence, entries[pushed[0]], since, len(written) - 1 - last, known.names, bool(len(changed)))
+        since = evidence.start if last is None else last
+        yield _not_copied(evidence, entries[pushed[0]], since, still, known.names, last is not None)
+
+
+def _last_written(evidence: Evidence) -> int | None:
+    """The last step before which anything but an update changed the sampled weights; None: never."""
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    changed = np.flatnonzero(evidence.largest(WRITTEN, start, stop, level) > 0)
+    if not len(changed):
+        return None
+    size = FANOUT**level
+    begin = max(start, (start // size + int(changed[-1])) * size)
+    return begin + int(np.flatnonzero(evidence.largest(WRITTEN, begin, min(stop, begin + size)) > 0)[-1])
 
 
 WIDE = ("float32", "float64")
@@ -544,19 +560,23 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
     )  # fmt: skip
 
 
-def _unreached(event: StoredEvent, optimizers: Optimizers) -> Finding:
-    """A warning where it is most of what the optimizers have: a few belong to layers that are not in use."""
+def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
+    """A warning where it is most of what the optimizers have, or a third of it whose modules are called: a few belong
+    to layers that are not in use."""
+    called = {each.fqn for each in evidence.tensors.entries if each.kind == "output"}
+    are_called = all(name.rpartition(".")[0] in called for name in optimizers.unreached)
     first, count = optimizers.unreached[0], optimizers.unreached_count
     held = optimizers.trainable_count - optimizers.left_out_count
     which = f"parameters {first} and {count - 1} more" if count > 1 else f"parameter {first}"
     return Finding(
-        severity="warning" if 2 * count >= held else "info",
+        severity="warning" if (3 if are_called else 2) * count >= held else "info",
         rank=event.rank, step=event.step, tensor=first, kind="weight", subject="no_gradient",
         summary=f"{place(event.step, event.rank)}: no backward has reached the {which}, which the optimizer "
         "has.",
         evidence=(
             f"Of {held} parameters that the optimizers ({', '.join(optimizers.classes)}) train {count} have had no "
             f"gradient since the run began: {_names(optimizers.unreached, count)}.",
+            *(["Their modules are called: what they give is detached, or used for nothing."] * are_called),
         ),
         remedy=(
             Remedy(

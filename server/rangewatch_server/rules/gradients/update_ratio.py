@@ -127,8 +127,5 @@ RULE = Rule(
         Threshold("most", 0.2, "of the weight", "Updates above it are too large.", (("sagemaker", 10.0),)),
         Threshold("least", 1e-8, "of the weight", "Smaller ones, but not 0, are too small.", (("sagemaker", 1e-8),)),
     ),
-    explains=(
-        "vanishing_gradient", "loss_plateau", "loss_stuck", "dead_activation", "saturated_activation",
-        "exploding_gradient", "headroom_trend", "loss_spike",
-    ),
+    explains=("vanishing_gradient", "loss_plateau", "loss_stuck", "dead_activation", "saturated_activation"),
 )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
+from rangewatch_server.rules.gradients.vanishing_depth import through_depth
 from rangewatch_server.rules.loss.series import has_converged
 from rangewatch_server.rules.phrases import listed, module_code, place, the
 from rangewatch_server.rules.recent import FEW_RANKS, Array, Recent, odd_rank, only_rank, recent, tensors_of, unscaled
@@ -169,6 +170,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if not len(tensors) or not points.bits.size:
         return
     bits = np.where(points.zero[tensors], ZERO_BITS, unscaled(evidence, points)[tensors])
+    if (deep := next(through_depth(evidence, bits, tensors), None)) is not None:
+        yield deep
+        return
     vanished = [
         *_below_history(bits, limits["history_bits"], tensors),
         *_since_long(evidence, bits, limits["history_bits"], tensors),

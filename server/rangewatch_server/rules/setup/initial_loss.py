@@ -13,7 +13,7 @@ from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import LINEAR
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.loss.spike_cause import INPUTS
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
@@ -33,6 +33,13 @@ LARGE_INPUT = 30.0
 """Root mean square of inputs from which on they were not normalised: usual is about 1, and of bytes as floats 150."""
 
 
+LARGE_TARGET = 100.0
+"""Root mean square of targets from which on they were not normalised: outputs begin at about 1."""
+
+LONG, FEW, STAYED = 128, 32, 0.3
+"""Steps in which a loss falls that is to fall, how many a median is taken of, and the part of it that must be left."""
+
+
 class Logits(msgspec.Struct, frozen=True):
     """The output of a linear layer over all classes, at the first step, and what comes before it."""
 
@@ -42,12 +49,16 @@ class Logits(msgspec.Struct, frozen=True):
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding."""
+    """At most one finding of the first loss, or of targets."""
     start = evidence.run.first_step or 0
     if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
         return  # of a run that went on from a checkpoint nothing is an initialisation's
     known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
-    if known is None or name is None or known.classes < 2:
+    if known is None or name is None:
+        return
+    if known.target_rms >= LARGE_TARGET:
+        yield from _of_targets(evidence, known.target_rms, start)
+    if known.classes < 2:
         return
     values = evidence.series(name, start, start + FIRST)
     values, chance = values[np.isfinite(values)], float(np.log(known.classes))
@@ -91,6 +102,35 @@ def _of_inputs(
             ),
         ),
         facts={"loss": loss, "chance": chance, "classes": classes, "input_rms": size, "cause_class": "data"},
+    )  # fmt: skip
+
+
+def _of_targets(evidence: Evidence, size: float, step: int) -> Iterable[Finding]:
+    medians = first_and_last(evidence, FEW)
+    if evidence.whole_stop < LONG or medians is None or not medians[1] >= STAYED * medians[0] > 0:
+        return
+    rank = only_rank(evidence)
+    yield Finding(
+        rank=rank, step=step, subject="targets",
+        summary=f"{place(step, rank)}: targets are far too large, {size:.3g} in root mean square, and the loss has "
+        f"hardly fallen: from {medians[0]:.3g} to {medians[1]:.3g}.",
+        evidence=(
+            "Outputs begin at about 1. An optimizer that moves weights by a little each step takes very long to come "
+            "to such numbers, and one that goes by the gradients' size makes steps that are far too large.",
+            f"The loss is the mean of squared differences, by its graph; medians of {FEW} values.",
+            "Cause (likely): the data: targets that were not normalised.",
+            "What would decide: print mean and deviation of the targets.",
+        ),
+        remedy=(
+            Remedy(
+                "Train on targets less their mean, over their deviation, and turn outputs back where they are used; or "
+                "begin with the last layer's bias at the mean.",
+                "def normalised(target, mean, deviation):  # of the training data\n"
+                "    return (target - mean) / deviation",
+                "a sample of the targets of a first step",
+            ),
+        ),
+        facts={"target_rms": size, "loss": medians[1], "cause_class": "data"},
     )  # fmt: skip
 
 
@@ -156,9 +196,10 @@ RULE = Rule(
     severity="warning",
     explanation="A classifier or language model that knows nothing has a cross entropy of ln(classes). Where the first "
     "loss is several times that, the model is sure of what is wrong: its logits are far too large, as with an "
-    "embedding "
-    "of deviation 1 that is tied to the output. The training goes on, and spends its first part on shrinking them. "
-    "Needs a loss that is the mean of torch's cross entropy alone, and the output of a linear layer right before it.",
+    "embedding of deviation 1 that is tied to the output, or with inputs that were not normalised. The training goes "
+    "on, and spends its first part on shrinking them. Needs a loss that is the mean of torch's cross entropy alone, "
+    "and the output of a linear layer right before it, or inputs of more than 30. Of squared differences: targets of "
+    "more than 100, and a loss that has hardly fallen.",
     check=check,
     thresholds=(Threshold("factor", 4.0, "times ln(classes)", "From here on a first loss is too high."),),
     explains=("initial_gain",),

@@ -14,6 +14,7 @@ from rangewatch.steps.loss.loss_function import loss_function
 from rangewatch.wire.events import LossFunction
 from tests.agent.ingest_double import IngestDouble
 
+NAN = float("nan")
 Y = torch.randint(0, 7, (4,))
 
 
@@ -27,6 +28,25 @@ Y = torch.randint(0, 7, (4,))
         (lambda x: F.cross_entropy(x, Y, reduction="sum"), None),
         (lambda x: F.cross_entropy(x, Y) + x.square().mean(), None),
         (lambda x: x.square().mean(), None),
+        (lambda x: F.cross_entropy(x.softmax(-1), Y), LossFunction("nll", 7, "Softmax")),
+        (lambda x: F.cross_entropy(x.softmax(-1).view(4, 7, 1).squeeze(-1), Y), LossFunction("nll", 7, "Softmax")),
+        (lambda x: F.cross_entropy(x.log_softmax(-1), Y), LossFunction("nll", 7)),
+        (lambda x: F.cross_entropy(x.relu(), Y), LossFunction("nll", 7, "Relu")),
+        (lambda x: F.nll_loss(x.log_softmax(-1), Y), LossFunction("nll", 7)),
+        (lambda x: F.nll_loss(x.softmax(-1), Y), LossFunction("nll", 7, "Probabilities")),
+        (lambda x: F.nll_loss(x.softmax(-1).log(), Y), LossFunction("nll", 7)),
+        (lambda x: F.nll_loss(x @ torch.ones(7, 7), Y), LossFunction("nll", 7, "Raw")),
+        (
+            lambda x: F.binary_cross_entropy_with_logits(x.sigmoid(), torch.ones(4, 7)),
+            LossFunction("bce", 2, "Sigmoid"),
+        ),
+        (lambda x: -F.cross_entropy(x, Y), LossFunction("nll", 7, is_negated=True)),
+        (lambda x: -0.5 * F.cross_entropy(x, Y), LossFunction("nll", 7, is_negated=True)),
+        (lambda x: 0.5 * F.cross_entropy(x, Y), LossFunction("nll", 7)),
+        (lambda x: x.square().mean() - F.cross_entropy(x, Y), None),
+        (lambda x: F.mse_loss(x, torch.full((4, 7), 32.0)), LossFunction("mse", target_rms=pytest.approx(32.0))),
+        (lambda x: F.mse_loss(x, torch.full((4, 7), NAN)), None),
+        (lambda x: F.mse_loss(x, x.detach() + torch.ones(4, 7, requires_grad=True)), None),
         (lambda x: x.detach().sum(), None),
     ],
 )
@@ -42,5 +62,7 @@ def test_it_is_sent_once(ingest: IngestDouble) -> None:
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(4, 3)), Y).backward()
             optimizer.step()
-    assert [(each.step, each.data) for each in ingest.events("loss_function")] == [(0, {"op": "nll", "classes": 7})]
+    assert [(each.step, each.data) for each in ingest.events("loss_function")] == [
+        (0, {"op": "nll", "classes": 7, "given": "", "is_negated": False, "target_rms": 0.0})
+    ]
     assert ingest.series("input_elements") == dict.fromkeys(range(5), 12.0)

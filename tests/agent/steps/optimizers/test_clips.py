@@ -46,7 +46,10 @@ def test_the_norm_of_each_step_and_no_event_where_gradients_are_unscaled(ingest:
 def test_scaled_gradients_that_are_clipped(ingest: IngestDouble) -> None:
     train(ingest, 20, unscaled=False)
     (event,) = ingest.events("clipping")
-    assert (event.step, event.data) == (15, {"max_norm": 0.5, "is_scaled": True, "steps": 16, "early_steps": 0})
+    assert (event.step, event.data) == (
+        15,
+        {"max_norm": 0.5, "is_scaled": True, "steps": 16, "early_steps": 0, "far_steps": 16},
+    )
 
 
 @needs_its_own_function
