@@ -68,4 +68,39 @@ def plateau_is_looked_for_in_the_wrong_direction(job: Job) -> None:
     classes(job, schedule=starts.plateau("max"))
 
 
+@planted("dead_units", "vanishing_gradient", place=r"0\..*|1\.0\..*", step=0, against=NOT_LOSS)
+def sigmoids_of_fifteen_layers(job: Job) -> None:
+    starts.deep(job, depth=15, act=nn.Sigmoid)
+
+
+@planted("dead_units", "vanishing_gradient", place=r"0\..*|1\.0\..*", step=0, against=NOT_LOSS)
+def forty_layers_and_no_residual(job: Job) -> None:
+    starts.deep(job, depth=40)
+
+
+@planted("optimizer", "unchanged_weights", place=r"(0|1\.\d+)\..*", step=range(0, 64), against=NOT_LOSS)
+def output_of_the_body_is_detached(job: Job) -> None:
+    starts.deep(job, depth=2, cut=True)
+
+
+@planted("optimizer", "unchanged_weights", step=0, against=NOT_LOSS)
+def optimizer_has_the_parameters_of_another_model(job: Job) -> None:
+    starts.copied(job, 400)
+
+
+@planted("data", "initial_loss", step=0, against=NOT_LOSS)
+def targets_are_prices(job: Job) -> None:
+    starts.prices(job, times=5e4, shift=2e5)
+
+
+@planted("clip", "update_ratio", step=0, against=NOT_LOSS)
+def limit_of_the_clip_is_far_too_low(job: Job) -> None:
+    starts.clipped(job, most=1e-4)
+
+
+@planted("learning_rate", "update_ratio", step=0, against=NOT_RATE)
+def learning_rate_of_a_transformer_is_a_hundredth(job: Job) -> None:
+    starts.reader(job, 240, lr=2e-2)
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

@@ -70,6 +70,106 @@ def unsure(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y) - 0.01 * torch.distributions.Categorical(logits=out).entropy().mean()
 
 
+class Residual(nn.Module):
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        for at in range(0, len(self.layers), 2):
+            x = x + self.layers[at + 1](self.layers[at](x))
+        return x
+
+
+class Cut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+
+def deep(
+    job: Job, steps: int = LONG, *, depth: int, act: Callable[[], nn.Module] = nn.ReLU, is_residual: bool = False,
+    weights: Callable[[Tensor], object] | None = None, cut: bool = False,
+) -> None:  # fmt: skip
+    """`cut`: what the first half gives is detached."""
+    body = nn.Sequential(*[each() for _ in range(depth) for each in (lambda: nn.Linear(48, 48), act)])
+    middle: list[nn.Module] = [Residual(body)] if is_residual else [body]
+    middle += [Cut()] * cut
+    model = nn.Sequential(nn.Linear(FEATURES, 48), *middle, nn.Linear(48, CLASSES))
+    for each in model.parameters() if weights is not None else ():
+        if each.dim() > 1:
+            weights(each)  # type: ignore[misc]
+    mix = torch.randn(FEATURES, CLASSES)
+    made = torch.optim.AdamW(model.parameters(), 2e-3)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(64, FEATURES)
+        return F.cross_entropy(model(x), (x @ mix).argmax(1))
+
+    loop(job, model, made, loss_of, steps)
+
+
+def prices(job: Job, steps: int = LONG, *, times: float = 1.0, shift: float = 0.0, lr: float = 2e-3) -> None:
+    """A regression whose targets have that deviation and that mean."""
+    model, mix = mlp(out=1), torch.randn(FEATURES, 1)
+    made = torch.optim.AdamW(model.parameters(), lr)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(64, FEATURES)
+        return F.mse_loss(model(x), torch.tanh(x @ mix) * times + shift)
+
+    loop(job, model, made, loss_of, steps)
+
+
+def clipped(job: Job, steps: int = LONG, *, most: float, optimizer: Any = torch.optim.SGD, lr: float = 0.1) -> None:
+    model, mix = mlp(), torch.randn(FEATURES, CLASSES)
+    made = optimizer(model.parameters(), lr)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(64, FEATURES)
+        return F.cross_entropy(model(x), (x @ mix).argmax(1))
+
+    loop(job, model, made, loss_of, steps, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), most))
+
+
+def copied(job: Job, steps: int = LONG) -> None:
+    """The optimizer has the parameters of another model like it."""
+    model, other, mix = mlp(), mlp(), torch.randn(FEATURES, CLASSES)
+    made = torch.optim.AdamW(other.parameters(), 2e-3)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(64, FEATURES)
+        return F.cross_entropy(model(x), (x @ mix).argmax(1))
+
+    loop(job, model, made, loss_of, steps)
+
+
+class Reader(nn.Module):
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+        self.words, self.layers, self.out = nn.Embedding(words, 64), nn.ModuleList([layer]), nn.Linear(64, words)
+        for _ in range(2):
+            self.layers.append(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.words(ids)
+        for each in self.layers:
+            h = each(h)
+        return self.out(h)
+
+
+def reader(job: Job, steps: int = LONG, *, lr: float) -> None:
+    """Of each word and the one before, their sum."""
+    model, words = Reader(30), 30
+    made = torch.optim.Adam(model.parameters(), lr)
+
+    def loss_of(step: int) -> Tensor:
+        ids = torch.randint(0, words, (24, 12))
+        return F.cross_entropy(model(ids).flatten(0, 1), (ids + ids.roll(1, 1)).remainder(words).flatten())
+
+    loop(job, model, made, loss_of, steps)
+
+
 def train(job: Job, steps: int = LONG, *, setup: Callable[..., None], **arguments: Any) -> None:
     setup(job, steps, **arguments)
 
@@ -90,5 +190,13 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "Adam at 0.02": {"setup": classes, "lr": 0.02},
     "SGD at 0.3": {"setup": classes, "optimizer": SGD, "lr": 0.3},
     "a plateau that is looked for": {"setup": classes, "schedule": plateau("min", factor=0.5, min_lr=1e-5)},
+    "deep and residual": {"setup": deep, "depth": 24, "is_residual": True},
+    "deep, and initialised for it": {"setup": deep, "depth": 24, "weights": nn.init.kaiming_normal_},
+    "deep, of a slope of 1": {"setup": deep, "depth": 12, "act": nn.LeakyReLU, "weights": nn.init.orthogonal_},
+    "prices that are normalised": {"setup": prices},
+    "targets of ten": {"setup": prices, "times": 3.0, "shift": 10.0},
+    "a clip that is reached at each step": {"setup": clipped, "most": 0.05},
+    "a clip that is far too low for Adam": {"setup": clipped, "most": 1e-3, "optimizer": torch.optim.AdamW, "lr": 2e-3},
+    "a reader at a usual rate": {"setup": reader, "lr": 1e-3},
     "all weights are small": {"setup": classes, "weights": lambda each: nn.init.normal_(each, std=0.01)},
 }

@@ -12,6 +12,7 @@ from rangewatch.wire.events import Clipping, LossFunction, Optimizers
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import first_and_last
 from rangewatch_server.rules.loss.series import rates as rates_of
+from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, recent, tensors_of, unscaled
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -84,6 +85,10 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
         yield _of_lambda(evidence, steps, rates, initial, part)
         return
     if rates[-1] < rates[0]:
+        return
+    clips = [known for _, known in evidence.details(Clipping)]
+    if part >= STILL and clips and clips[-1].far_steps and not keeps_squares(evidence):
+        yield _of_clip(evidence, steps, clips[-1].max_norm, part)
         return
     if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
@@ -179,9 +184,6 @@ def _of_lambda(evidence: Evidence, steps: Array, rates: Array, initial: float, p
 
 
 def _of_size(evidence: Evidence, steps: Array, rates: Array, largest: float, part: float) -> Finding:
-    clips = [known for _, known in evidence.details(Clipping)]
-    if clips and clips[-1].far_steps:
-        return _of_clip(evidence, steps, clips[-1].max_norm, largest, part)
     return _finding(
         evidence, only_rank(evidence), steps, rates, part,
         f"no update has been larger than {largest:.2g} of its weight at a learning rate of {rates[-1]:.3g}: nothing is "
@@ -198,12 +200,12 @@ def _of_size(evidence: Evidence, steps: Array, rates: Array, largest: float, par
     )  # fmt: skip
 
 
-def _of_clip(evidence: Evidence, steps: Array, max_norm: float, largest: float, part: float) -> Finding:
+def _of_clip(evidence: Evidence, steps: Array, max_norm: float, part: float) -> Finding:
     rank, since, seen = only_rank(evidence), int(steps[0]), int(steps[-1])
     return Finding(
         rank=rank, step=since, subject="low rate", kind=None,
-        summary=f"{place(since, rank)}: gradients are clipped to {max_norm:.3g}, less than a hundredth of their norm: "
-        f"no update has been larger than {largest:.2g} of its weight, and nothing is learned.",
+        summary=f"{place(since, rank)}: gradients are clipped to {max_norm:.3g}, less than a hundredth of their norm, "
+        "in each step: nothing is learned.",
         evidence=(
             f"The loss is {part:.0%} of what it was at first, at step {seen} (medians of {FEW} values).",
             "Cause (likely): clipping, whose limit is far below what gradients are. Where the optimizer does not "
