@@ -578,6 +578,42 @@ def of_a_lambda(recording: Recording) -> None:
     recording.write(WEIGHTS, steps, series=series, events=[event(Optimizers(("SGD",), initial_lr=3e-3), 1, 2)])
 
 
+def softmax_twice(recording: Recording) -> None:
+    recording.write(WEIGHTS, STEPS, series={"loss": 2.2}, events=[event(LossFunction("nll", 10, "Softmax"), 1, 0)])
+
+
+def all_alike(recording: Recording) -> None:
+    values = np.full(STEPS, np.nan)
+    values[1] = 1.0
+    recording.write(WEIGHTS, STEPS, series={"loss": 2.3, "alike_rows": values})
+
+
+def rate_too_high(recording: Recording) -> None:
+    series = {"loss": 2.3 + wave(STEPS, 0.02)[0], "lr": 0.5}
+    recording.write(WEIGHTS, STEPS, series=series, events=[event(Optimizers(("Adam",)), 1, 2)])
+
+
+def large_inputs(recording: Recording) -> None:
+    series = {"loss": np.linspace(400, 5, STEPS), "input_rms": 5e3}
+    recording.write(WEIGHTS, STEPS, series=series, events=[event(LossFunction("nll", 10), 1, 0)])
+
+
+def large_targets(recording: Recording) -> None:
+    series = {"loss": np.linspace(4.2e10, 4.0e10, 200)}
+    recording.write(WEIGHTS, 200, series=series, events=[event(LossFunction("mse", target_rms=2e5), 1, 0)])
+
+
+def through_depth(recording: Recording) -> None:
+    layers = [tensor(f"blocks.{at}.weight", "grad", 12 - at, "float32") for at in range(12)]
+    amax = np.broadcast_to(2.0 ** (-3.0 * np.arange(12)[::-1] - 4)[:, None], (12, 200))
+    recording.write(layers, 200, {"amax": amax}, series={"loss": 2.3})
+
+
+def clip_too_low(recording: Recording) -> None:
+    events = [event(Optimizers(("SGD",)), 1, 2), event(Clipping(1e-4, far_steps=16), 1, 15)]
+    recording.write(WEIGHTS, 240, series={"loss": 2.3 + wave(240, 0.02)[0], "lr": 0.1}, events=events)
+
+
 def unscaled(recording: Recording) -> None:
     events = [event(UnscaledLoss(4, 12, True), 1, 15)]
     recording.write(WEIGHTS, STEPS, series={"loss_scale": 16384.0}, events=events, loss_scaled=True)
@@ -730,9 +766,14 @@ ALL = (
     Example("clip_limit", "A limit below 0", turned_round),
     Example("clip_limit", "A clip before the backward", clipped_early),
     Example("gradients_not_zeroed", "", kept_gradients),
-    Example("vanishing_gradient", "", vanishing),
+    Example("vanishing_gradient", "One layer", vanishing),
+    Example("vanishing_gradient", "Through the depth of a model", through_depth),
+    Example("loss_input", "", softmax_twice),
+    Example("alike_rows", "", all_alike),
     Example("update_ratio", "Updates as large as the weight", updates),
     Example("update_ratio", "A warm-up that is moved once an epoch", moved_seldom),
+    Example("update_ratio", "A rate that is far too high", rate_too_high),
+    Example("update_ratio", "A clip that leaves next to nothing", clip_too_low),
     Example("update_ratio", "A schedule's function that returns the rate", of_a_lambda),
     Example("update_ratio", "Weight decay that is not multiplied by the learning rate", strong_decay),
     Example("adam_moments", "", moments),
@@ -751,7 +792,9 @@ ALL = (
     Example("overloaded_expert", "", overloaded_expert),
     Example("outlier_batch", "", outlier),
     Example("initial_gain", "", gain),
-    Example("initial_loss", "", large_logits),
+    Example("initial_loss", "Logits", large_logits),
+    Example("initial_loss", "Inputs", large_inputs),
+    Example("initial_loss", "Targets", large_targets),
     Example("target_broadcast", "", broadcast),
     Example("untied_weights", "", untied),
     Example("optimizer_settings", "Betas in the wrong order", swapped_betas),

@@ -192,7 +192,7 @@ def _finding(
 
 RULE = Rule(
     name="initial_loss",
-    title="The first loss is far above chance",
+    title="Logits, inputs or targets begin far too large",
     severity="warning",
     explanation="A classifier or language model that knows nothing has a cross entropy of ln(classes). Where the first "
     "loss is several times that, the model is sure of what is wrong: its logits are far too large, as with an "

@@ -90,3 +90,17 @@ def test_a_clip_before_the_backward(ingest: IngestDouble, where: str) -> None:
             optimizer.step()
     sent = [(each.step, each.data["early_steps"]) for each in ingest.events("clipping")]
     assert sent == ([(15, 16)] if where == "before" else [])
+
+
+@needs_its_own_function
+@pytest.mark.parametrize(("most", "sent"), [(1e-4, [(15, 16)]), (0.5, []), (1e3, [])])
+def test_a_limit_that_leaves_next_to_nothing(ingest: IngestDouble, most: float, sent: list[tuple[int, int]]) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).square().sum().backward()
+            clip_grad_norm_(model.parameters(), most)
+            optimizer.step()
+    assert [(each.step, each.data["far_steps"]) for each in ingest.events("clipping")] == sent

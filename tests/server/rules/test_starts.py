@@ -1,0 +1,103 @@
+"""Wrong from the first step on: rates, inputs, targets, units that are alike, gradients that vanish with depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire import events
+from rangewatch.wire.events import LossFunction, Optimizers
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.rules.gradients.update_ratio import RULE as UPDATES
+from rangewatch_server.rules.gradients.vanishing_gradient import RULE as VANISHING
+from rangewatch_server.rules.setup.alike_rows import RULE as ALIKE
+from rangewatch_server.rules.setup.initial_loss import RULE as INITIAL
+from tests.server.rules.conftest import Recording
+
+STEPS = 256
+CHANCE = float(np.log(10))
+
+
+def matrix(fqn: str, at: int) -> TensorEntry:
+    return TensorEntry(fqn, "grad", 0, "float32", (64, 64), at, "Linear")
+
+
+def rate_of(
+    recording: Recording, *, lr: Any, loss: Any, name: str = "AdamW", momentum: float = 0.0, op: str = "nll"
+) -> None:
+    sent = [events.event(Optimizers((name,), momentum=momentum), 1, 2), events.event(LossFunction(op, 10), 1, 0)]
+    layers = [matrix("a.weight", 0), matrix("b.weight", 1)]
+    series = {"loss": np.broadcast_to(loss, STEPS) * 1.0, "lr": np.broadcast_to(lr, STEPS) * 1.0}
+    recording.write(layers, STEPS, {"amax": np.full((2, STEPS), 0.05)}, series=series, events=sent)
+
+
+STUCK = np.r_[2.4, np.full(STEPS - 1, CHANCE)]
+FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({"lr": 0.5, "loss": STUCK}, 1),
+        ({"lr": 0.5, "loss": FALLEN}, 0),
+        ({"lr": 0.5, "loss": np.full(STEPS, 7.0), "op": "mse"}, 1),
+        ({"lr": 0.02, "loss": STUCK}, 1),
+        ({"lr": 0.02, "loss": np.full(STEPS, 7.0), "op": "mse"}, 0),
+        ({"lr": 2e-3, "loss": STUCK}, 0),
+        ({"lr": 3.0, "loss": STUCK, "name": "SGD", "momentum": 0.9}, 1),
+        ({"lr": 0.1, "loss": STUCK, "name": "SGD"}, 0),
+        ({"lr": 0.5, "loss": STUCK, "name": "Lion"}, 0),
+        ({"lr": np.linspace(0, 0.5, STEPS), "loss": STUCK}, 0),  # a warm-up
+    ],
+)
+def test_a_rate_that_is_too_high_from_the_start(recording: Recording, given: dict[str, Any], count: int) -> None:
+    rate_of(recording, **given)
+    found = [each for each in recording.diagnose(UPDATES).findings if each.subject == "high rate"]
+    assert [each.facts["cause_class"] for each in found] == ["learning_rate"] * count
+
+
+@pytest.mark.parametrize(("size", "first", "count"), [(5e3, 400.0, 1), (5e3, 2.3, 0), (1.0, 400.0, 0)])
+def test_inputs_that_were_not_normalised(recording: Recording, size: float, first: float, count: int) -> None:
+    loss = np.linspace(first, 1.0, STEPS)
+    recording.write(
+        [matrix("a.weight", 0)], STEPS, series={"loss": loss, "input_rms": size},
+        events=[events.event(LossFunction("nll", 10), 1, 0)],
+    )  # fmt: skip
+    assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["data"] * count
+
+
+@pytest.mark.parametrize(("size", "last", "count"), [(2e5, 0.8, 1), (2e5, 0.01, 0), (5.0, 0.8, 0)])
+def test_targets_that_were_not_normalised(recording: Recording, size: float, last: float, count: int) -> None:
+    loss = size**2 * np.linspace(1.0, last, STEPS)
+    event = events.event(LossFunction("mse", target_rms=size), 1, 0)
+    recording.write([matrix("a.weight", 0)], STEPS, series={"loss": loss}, events=[event])
+    assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["data"] * count
+
+
+@pytest.mark.parametrize(("share", "count"), [(1.0, 1), (0.5, 0), (0.0, 0)])
+def test_units_that_are_alike(recording: Recording, share: float, count: int) -> None:
+    values = np.full(STEPS, np.nan)
+    values[1] = share
+    recording.write([matrix("a.weight", 0)], STEPS, series={"loss": 2.3, "alike_rows": values})
+    found = recording.diagnose(ALIKE).findings
+    assert [(each.step, each.facts["cause_class"]) for each in found] == [(0, "weight")] * count
+
+
+@pytest.mark.parametrize(
+    ("bits", "last", "count"),
+    [
+        (-3.0 * np.arange(12), 1.0, 1),
+        (-3.0 * np.arange(12), 0.5, 0),  # it learns
+        (-1.0 * np.arange(12), 1.0, 0),
+        (np.r_[np.zeros(6), np.full(6, -30.0)], 1.0, 0),  # it is cut off at one place
+        (-3.0 * np.arange(5), 1.0, 0),
+    ],
+)
+def test_gradients_that_vanish_by_depth(recording: Recording, bits: np.ndarray, last: float, count: int) -> None:
+    layers = [matrix(f"{at}.weight", at) for at in range(len(bits))]
+    amax = np.broadcast_to(2.0 ** (bits - 3)[:, None], (len(bits), STEPS))
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": np.linspace(1.0, last, STEPS)})
+    found = [each for each in recording.diagnose(VANISHING).findings if each.subject == "depth"]
+    assert [(each.tensor, each.facts["cause_class"]) for each in found] == [(layers[-1].fqn, "dead_units")] * count
