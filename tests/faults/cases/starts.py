@@ -38,6 +38,11 @@ def cross_entropy_is_maximised(job: Job) -> None:
     classes(job, 120, loss=lambda out, y: -torch.nn.functional.cross_entropy(out, y), optimizer=SGD, lr=0.02)
 
 
+@planted("forward_arithmetic", "loss_input", step=0, against=NOT_LOSS)
+def kl_div_is_given_probabilities(job: Job) -> None:
+    classes(job, loss=starts.divergence(torch.softmax))
+
+
 @planted("weight", "alike_rows", step=0, against=NOT_LOSS)
 def all_weights_begin_at_zero(job: Job) -> None:
     classes(job, weights=nn.init.zeros_)

@@ -62,6 +62,13 @@ def binary(function: Callable[[Tensor], Tensor] = lambda out: out) -> Loss:
     return lambda out, y: F.binary_cross_entropy_with_logits(function(out), F.one_hot(y, CLASSES).float())
 
 
+def divergence(function: Callable[[Tensor, int], Tensor]) -> Loss:
+    """From targets that are nearly sure."""
+    return lambda out, y: F.kl_div(
+        function(out, -1), F.one_hot(y, CLASSES) * 0.94 + 0.06 / CLASSES, reduction="batchmean"
+    )
+
+
 def smoothed(out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y, label_smoothing=0.1)
 
@@ -181,6 +188,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "log_softmax in the model, and nll_loss": {"setup": classes, "last": nn.LogSoftmax(-1), "loss": F.nll_loss},
     "the logarithm of a softmax": {"setup": classes, "loss": nll_of(lambda out: out.softmax(-1).clamp(1e-6).log())},
     "logits over a temperature": {"setup": classes, "loss": of(lambda out: out / 0.7)},
+    "a divergence from soft targets": {"setup": classes, "loss": divergence(torch.log_softmax)},
     "labels that are smoothed": {"setup": classes, "loss": smoothed},
     "a penalty of low entropy": {"setup": classes, "loss": unsure},
     "a sigmoid for each class": {"setup": classes, "loss": binary()},

@@ -66,7 +66,7 @@ def loss_function(root: Any) -> LossFunction | None:
     is_negated, root = _without_sign(root)
     node = loss_node(root)
     if node is None:
-        return _of_squares(root)
+        return _of_squares(root) or _of_probabilities(root)
     given, is_mean = _given(node), node._saved_reduction == _MEAN
     if not str(node.name()).startswith("NllLoss"):
         return LossFunction("bce", 2, given, is_negated) if is_mean else None
@@ -95,6 +95,28 @@ def _of_squares(root: Any) -> LossFunction | None:
     rms = float(torch.linalg.vector_norm(part.double())) / math.sqrt(part.numel())
     return LossFunction("mse", target_rms=rms) if math.isfinite(rms) else None
 
+
+def _of_probabilities(root: Any) -> LossFunction | None:
+    """Of `kl_div`, which takes log-probabilities, where it is given probabilities. Its graph is that of the sum of
+    target * (log(target) - input), of which the target has no gradient."""
+    node = root
+    for _ in range(_DEPTH):
+        if node is None or not _SUMMED.fullmatch(str(node.name())):
+            break
+        before = [each for each, _ in node.next_functions if each is not None]
+        node = before[0] if len(before) == 1 else None
+    if _name(node) != "Sub" or len(node.next_functions) < 2 or node.next_functions[0][0] is not None:
+        return None
+    product = node.next_functions[1][0]
+    operands = [] if product is None else [each for each, _ in product.next_functions]
+    if _name(product) != "Mul" or len(operands) != 2 or operands.count(None) != 1:
+        return None
+    made = next(each for each in operands if each is not None)
+    made = _before(product) if _PASSED.fullmatch(str(made.name())) and operands[0] is not None else made
+    return LossFunction("kl", given="Probabilities") if _name(made) in ("Softmax", "Sigmoid") else None
+
+
+_SUMMED = re.compile(r"(Sum|Mean|Mul|Div|ToCopy|To|Squeeze|View|Reshape)Backward\d*")
 
 _SQUARES = re.compile(r"(MseLoss|SmoothL1Loss|HuberLoss)Backward\d*")
 

@@ -54,7 +54,14 @@ def _negated(rank: int, step: int, known: LossFunction) -> Finding:
 
 def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Finding:
     taken, code = "logits", "loss = torch.nn.functional.cross_entropy(logits, target)"
-    if known.given in ("Raw", "Probabilities"):
+    if known.op == "kl":
+        taken, code = "log-probabilities", "loss = torch.nn.functional.kl_div(logits.log_softmax(-1), target)"
+        does = (
+            "kl_div is given probabilities, and not their logarithm",
+            "kl_div takes log-probabilities as its first argument and probabilities as its second. Of probabilities it "
+            "is no divergence: its gradient is as large wherever a target is, whatever the model gives.",
+        )
+    elif known.given in ("Raw", "Probabilities"):
         taken = "log-probabilities"
         what = "a layer's own output" if known.given == "Raw" else "probabilities"
         does = (
@@ -85,7 +92,7 @@ def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Fin
         )
     medians = first_and_last(evidence, FEW)
     learns = medians is not None and 0 < medians[1] < FALLEN * medians[0]
-    is_info = known.given == "Relu" or (learns and known.given not in ("Raw", "Probabilities"))
+    is_info = known.given == "Relu" or (learns and known.op != "kl" and known.given not in ("Raw", "Probabilities"))
     return Finding(
         severity="info" if is_info else "warning", rank=rank, step=step, subject="given",
         summary=f"{place(step, rank)}: {does[0]}.",
@@ -103,7 +110,7 @@ RULE = Rule(
     name="loss_input",
     title="The loss is given what it does not take",
     severity="warning",
-    explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss what is no "
+    explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss or kl_div what is no "
     "log-probability, or the loss is minus a cross entropy. All is finite, and the training learns little, or nothing, "
     "or the opposite. Read from the graph of the first losses, where they are torch's own functions with a mean over "
     "all targets. Info: a ReLU before it, a loss that has more than halved all the same, and minus a binary cross "

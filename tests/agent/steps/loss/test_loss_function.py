@@ -14,7 +14,7 @@ from rangewatch.steps.loss.loss_function import loss_function
 from rangewatch.wire.events import LossFunction
 from tests.agent.ingest_double import IngestDouble
 
-NAN = float("nan")
+NAN, KL = float("nan"), LossFunction("kl", given="Probabilities")
 Y = torch.randint(0, 7, (4,))
 
 
@@ -46,6 +46,10 @@ Y = torch.randint(0, 7, (4,))
         (lambda x: x.square().mean() - F.cross_entropy(x, Y), None),
         (lambda x: F.mse_loss(x, torch.full((4, 7), 32.0)), LossFunction("mse", target_rms=pytest.approx(32.0))),
         (lambda x: F.mse_loss(x, torch.full((4, 7), NAN)), None),
+        (lambda x: F.kl_div(x.softmax(-1), torch.full((4, 7), 1 / 7), reduction="batchmean"), KL),
+        (lambda x: F.kl_div(x.softmax(-1), torch.full((4, 7), 1 / 7), reduction="sum") / 4, KL),
+        (lambda x: F.kl_div(x.log_softmax(-1), torch.full((4, 7), 1 / 7), reduction="batchmean"), None),
+        (lambda x: (1.0 - x.softmax(-1)).mean(), None),
         (lambda x: F.mse_loss(x, x.detach() + torch.ones(4, 7, requires_grad=True)), None),
         (lambda x: x.detach().sum(), None),
     ],
