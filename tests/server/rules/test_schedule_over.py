@@ -24,6 +24,7 @@ STEPS = 400
         (stairs(60, 100, 140), None, ""), (falls(100, 1e-4), None, ""), (cosine(20, 390), None, ""),
         (linear(30, 380), None, ""), (periodic(150), None, ""), (lambda n: 1.0, None, ""), (lambda n: 0.0, None, ""),
         (lambda n: max(0.0, 1 - n / 100), None, ""),
+        (lambda n: 1.0 if n < 1 else 1e-4 * (1 + n) ** -0.5, None, ""),  # another rate in the first step
     ],
 )  # fmt: skip
 def test_rates_that_are_next_to_nothing(recording: Recording, plan: Plan, step: int | None, severity: str) -> None:

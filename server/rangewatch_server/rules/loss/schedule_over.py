@@ -64,7 +64,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     above = np.flatnonzero(np.isfinite(values) & (values > bar))
     since = first + int(above[-1]) + 1 if len(above) else first
     last = min(stop - 1, (start // size + int(at[-1])) * size + size - 1)
-    if last - since < max(LASTING, limits["of_run"] * (last - start)):
+    # A loop that sets the rate itself may begin with another in its first step.
+    if since - start < FEWEST or last - since < max(LASTING, limits["of_run"] * (last - start)):
         return
     now = float(highest[at[-1]])
     half = at[at >= (since + (last - since) // 2 - start // size * size) // size]
