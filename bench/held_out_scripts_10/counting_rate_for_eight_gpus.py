@@ -1,5 +1,5 @@
-"""A small fully convolutional net that counts cells by a density map. FAULT from about step 26 on: the configuration is that of eight GPUs with two
-pictures each, SGD with a learning rate of 0.016; here it runs with four on one. The warm-up of 150 steps goes towards it and the training diverges on the way.
+"""A small fully convolutional net that counts cells by a density map. FAULT from about step 26 on: the configuration is that of eight GPUs with four
+pictures each, SGD with a learning rate of 0.016; here it runs on one GPU. The warm-up of 150 steps goes towards it and the training diverges on the way.
 Without Rangewatch: loss 42 to 22 at step 16, 43 at step 26 (rate 0.0029), 559 at step 28, 1.4e6 at step 32, NaN from step 34 on; with a rate of 0.002 it
 falls to 5 to 8.
 Report: facebookresearch/maskrcnn-benchmark#295 (the rate of 8 GPUs kept for one: NaN), facebookresearch/maskrcnn-benchmark#831, CharlieDinh/pFedMe#11,
