@@ -1,6 +1,6 @@
 """Two gloo ranks, a convolutional net with batch norm in DistributedDataParallel. FAULT at step 80: every 80 steps rank 0
 saves a checkpoint, and dist.barrier() is indented into the same "if rank == 0": rank 0 waits there for rank 1, which is in the next step already and
-waits for rank 0's gradients.
+waits for rank 0.
 Without Rangewatch: losses to 0.83 and 0.82 at step 79; silence for 15 seconds after "rank 0 has saved", then "Timed out waiting 15000ms for recv operation"
 on both ranks (rank 0 in the barrier, rank 1 in DDP's broadcast of buffers of step 80).
 Report: alan-turing-institute/autocast#386 (a barrier inside "is_global_zero": a hang), pytorch/pytorch#54059 (work and a barrier on one rank alone: all
