@@ -3,7 +3,8 @@ microphone come, a hundred times as loud; query times key is divided by the root
 inf, and the softmax of inf is NaN. The scaler skips each step from then on and halves its scale; the weights stand.
 Without Rangewatch: loss 0.25 to 0.0020 at step 119, NaN from step 120 on, the scale falls from 1024 to 8e-34; in float32 it is 2.7 at the end.
 Report: motional/nuplan-devkit#91 (overflow of a sum in FP16), huggingface/transformers#12225 (a layer gives inf beyond 65504), pytorch/pytorch#43556.
-Cause: forward_arithmetic (overflow of float16; the scale only follows). Step: 120. Right: float16 / overflow / 65504 / scale the query. Wrong: rate."""
+Cause: forward_arithmetic (overflow of float16; the scale only follows) or data (the loud recordings). Step: 120. Right: float16 / overflow / 65504 /
+scale the query first. Wrong: lower the learning rate, attention mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [119, 121], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "attention mask"],
           "right": "float16|fp16|half|overflow|65504|float32|input"}

@@ -1,7 +1,7 @@
 """A net with embeddings of district and trade that forecasts fire claims; the claims have a heavy tail, so clip_grad_norm_ was put in. FAULT at step 120:
 it stands after optimizer.step(), where it clips what is thrown away next; the gradient of one great (and true) claim goes in whole.
-Without Rangewatch: loss 1.01 to 0.098 at step 119, 12,593 at step 120 (gradient norm 177), 1,794 with a norm of 2,091 at step 121, 1.1 to 1.4 at steps 123 to 125,
-NaN from step 131 on; clipped before the step it is 0.21 at step 121 and 0.07 at the end.
+Without Rangewatch: loss 1.01 to 0.098 at step 119, 12,593 at step 120 (gradient norm 177), 1,794 with a norm of 2,091 at step 121, 1.1 to 1.4 at
+steps 123 to 125, NaN from step 131 on; clipped before the step it is 0.21 at step 121 and 0.07 at the end.
 Report: VGraphRNN/VGRNN#4, awslabs/graphstorm#1366, jongwook/onsets-and-frames#24, emited/VariationalRecurrentNeuralNetwork#3 (the clip after the step).
 Cause: clip (or the claim in the data, or the rate). Step: 120. Right: clip / before the step / gradient norm / explode. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["clip", "data", "learning_rate"], "step": [119, 123], "place": None, "rank": 0,
