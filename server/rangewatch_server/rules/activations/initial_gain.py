@@ -40,7 +40,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     start = evidence.run.first_step or 0
     if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
         return  # of a run that went on from a checkpoint nothing is an initialisation's
-    gains = _gains(evidence, start)
+    gains = gains_of(evidence, start)
     factors = np.array([each.factor for each in gains])
     if len(gains) < FEWEST:
         return
@@ -50,7 +50,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         yield _finding(evidence, high, usual, len(gains), start)
 
 
-def _gains(evidence: Evidence, start: int) -> list[Gain]:
+def gains_of(evidence: Evidence, start: int) -> list[Gain]:
     """In call order, of the linear layers behind another output, at the first step that has them."""
     outputs = tensors_of(evidence, "output")
     stop = min(start + FIRST, evidence.whole_stop)

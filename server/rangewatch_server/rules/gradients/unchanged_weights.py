@@ -585,7 +585,7 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
                 "the hook on its gradient has not run once",
             ),
         ),
-        facts={"parameters": count, "of": held, "cause_class": "optimizer"},
+        facts={"parameters": count, "of": held, "cause_class": "no_gradient"},
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import has_fallen
 from rangewatch_server.rules.phrases import place
@@ -29,6 +30,21 @@ STAYED = 0.9
 """Part of the first loss above which it has not learned."""
 
 
+FIRST, AT_FIRST = 4, 0.5
+"""Steps in which it must have been so already, and to which part: what a training does to itself has another cause."""
+
+
+def _was_so_at_first(evidence: Evidence, tensors: Array) -> bool:
+    """`tensors`: in the order of the backward."""
+    start = evidence.run.first_step or 0
+    if evidence.start > start:
+        return True
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + FIRST, ("amax",), np.sort(tensors))
+    by_tensor = dict(zip(np.sort(tensors).tolist(), np.asarray(block.columns["amax"], np.float64), strict=True))
+    first, last = (float(np.median(by_tensor[int(tensors[at])])) for at in (0, -1))
+    return first > 0 and (last == 0 or np.log2(first / last) >= AT_FIRST * BITS)
+
+
 def through_depth(evidence: Evidence, bits: Array, tensors: Array) -> Iterator[Finding]:
     """At most one finding. `bits`: (t, n) log2 of the gradients' largest magnitudes, of `tensors` (t,)."""
     entries = evidence.tensors.entries
@@ -47,6 +63,8 @@ def through_depth(evidence: Evidence, bits: Array, tensors: Array) -> Iterator[F
     ranks = np.argsort(np.argsort(heights))
     correlation = -float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
     if whole < BITS or correlation < IN_ORDER or steps.max() > AT_ONCE * whole or has_fallen(evidence, 32, STAYED):
+        return
+    if not _was_so_at_first(evidence, tensors[order]):
         return
     near, far = (entries[int(tensors[order[at]])] for at in (0, -1))
     rank, start = only_rank(evidence), evidence.start

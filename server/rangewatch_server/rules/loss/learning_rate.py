@@ -22,6 +22,9 @@ RISE, SOON = 1.5, 8
 FAR_RISE = 10.0
 """One that rose by so much, and stayed so, may have had a part in it for 64 steps."""
 
+FEW = 16
+"""Readings of a run that is not as old."""
+
 GROWN = 4.0
 """How many times as high as 64 steps before a rate must be that goes on growing."""
 
@@ -137,9 +140,15 @@ def _jumped(steps: Array, rates: Array, step: int) -> Rate | None:
 
 
 def _growing(steps: Array, rates: Array, step: int) -> Rate | None:
-    """It has not fallen for `HISTORY` steps, and is far higher than ever before them."""
+    """It has not fallen for `HISTORY` steps, or since the first, and is far higher than before them."""
     last = rates[steps >= step - HISTORY]
-    if len(last) < HISTORY // 2 or not last[0] > 0 or (np.diff(last) < 0).any() or last[-1] < max(rates):
+    is_young = len(steps) > 0 and len(last) == len(rates)  # a warm-up from the first step on
+    if (
+        len(last) < (FEW if is_young else HISTORY // 2)
+        or not last[0] > 0
+        or (np.diff(last) < 0).any()
+        or last[-1] < max(rates)
+    ):
         return None
     if last[-1] < GROWN * last[0]:
         return None

@@ -91,6 +91,10 @@ SLACK = 2.5
 """How many times as large as ever before a gradient may be: longer sequences sum up more of it."""
 
 
+AS_HIGH = 0.5
+"""Part of what it jumps to that an early loss must not have come to between low values before."""
+
+
 class Jump(msgspec.Struct, frozen=True):
     """From `usual`, with a standard deviation of `scatter`, to `level` at `step`. `count` high values in a row show it.
 
@@ -327,6 +331,9 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
             continue
         is_low = values[at:] <= bar
         row = values[at:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
+        low = np.flatnonzero(history <= bar)
+        if (history[low[0] :] >= AS_HIGH * np.median(row[: MOST // 2])).any():
+            continue  # it was low, and as high, and low: rows that weigh much are in some batches alone
         count = _in_a_row(history, row, usual + rise, least)
         if count:
             back = _back(steps[at:], is_low, least)

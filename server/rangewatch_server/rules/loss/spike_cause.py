@@ -115,9 +115,10 @@ def explained(
     rate, written, thawed = odd_rate(evidence, step), _written(evidence, step), thawed_before(evidence, step)
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
     thawed = None if thawed is not None and thawed.step >= step else thawed
-    restored = _of_restored(evidence, step)
+    anew = _of_begun_anew(evidence, name, step, usual)
+    restored = [] if anew else _of_restored(evidence, step)
     every = [
-        *written, *restored,
+        *anew, *written, *restored,
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
         *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed),
         *_of_data(
@@ -345,6 +346,37 @@ def _of_restored(evidence: Evidence, step: int) -> list[Candidate]:
         "what writes there, as slow weights or an average, has a state of its own that was not restored with it."
     )
     return [Candidate("optimizer", 0.94, (text,))]
+
+
+ANEW, LEARNED, AGAIN = 0.85, 1.5, 8
+"""Part of the first loss from which on it is as at first; how far above what it was it must be for that; and the first
+values whose median is taken, and those since the jump."""
+
+
+def _of_begun_anew(evidence: Evidence, name: str | None, step: int, usual: float) -> list[Candidate]:
+    """Weights were written right before, and the loss is where the training began: what was learned is not in them."""
+    if name is None or not evidence.has_series(WRITTEN) or step - evidence.start < FEWEST:
+        return []
+    first = evidence.series(name, evidence.start, evidence.start + AGAIN)
+    now = evidence.series(name, step, min(step + AGAIN, evidence.whole_stop))
+    first, now = first[np.isfinite(first)], now[np.isfinite(now)]
+    if not len(first) or not len(now) or not usual > 0:
+        return []
+    begun = float(np.median(first))
+    if not begun >= LEARNED * usual or not ANEW <= float(np.median(now[:2])) / begun <= 1 / ANEW:
+        return []
+    low = max(evidence.start, step - EARLIER)
+    values = np.nan_to_num(evidence.largest(WRITTEN, low, step + 1), nan=np.inf, neginf=0.0)
+    if not len(values) or not values.max() > 0:
+        return []
+    when = low + int(np.flatnonzero(values > 0)[-1])
+    text = (
+        f"Between the update of step {when - 1} and the forward of step {when} code other than the optimizer changed "
+        f"the weights, and the loss is where the training began: {float(np.median(now[:2])):.4g} where it was "
+        f"{begun:.4g} at first. What was learned is not in them: a model that was made anew and into which no "
+        "checkpoint went, or one whose names do not fit (strict=False passes over them)."
+    )
+    return [Candidate("weight", 0.95, (text,))]
 
 
 class Thawed(msgspec.Struct, frozen=True):

@@ -59,12 +59,16 @@ def _finding(evidence: Evidence, failed: list[StoredEvent]) -> Finding:
         evidence=(
             *([f"{ranks_text(others).capitalize()} failed too, in the same step or around it."] if others else []),
             *(_lost(failed, own)),
+            *([WAITED_FOR] if _is_of_all(evidence, failed, own) else []),
             *row_sentences(evidence.run, (first.rank,), first.step),
             "It is not known whether anything that was recorded led to it: see the other findings.",
         ),
         remedy=(_remedy(evidence, failed) if not own else _waited(first.rank) if _WAITED.search(first.message) else
                 Remedy("Read the traceback of that rank: its last lines are the cause.", "", "an exception ended it"),),
-        facts={"ranks": sorted({event.rank for event in failed}), "cause_class": "crash"},
+        facts={
+            "ranks": sorted({event.rank for event in failed}),
+            "cause_class": "communication" if _is_of_all(evidence, failed, own) else "crash",
+        },
     )  # fmt: skip
 
 
@@ -85,6 +89,19 @@ def _waited(rank: int) -> Remedy:
     )
 
 
+WAITED_FOR = (
+    "Cause (likely): communication. Every rank of the run was there and lost or waited for another: as a rule they "
+    "were in different collectives, such as a barrier or an all_reduce that stands under an if that is not taken on "
+    "all of them, in a loop that ends sooner on one, or in another order. Against that: a network that failed looks "
+    "the same."
+)
+
+
+def _is_of_all(evidence: Evidence, failed: list[StoredEvent], own: list[StoredEvent]) -> bool:
+    """Whether all ranks said that they lost another, and none anything else: then none was gone before."""
+    return not own and len(evidence.ranks) > 1 and {each.rank for each in failed} >= set(evidence.ranks)
+
+
 def _lost(failed: list[StoredEvent], own: list[StoredEvent]) -> Iterator[str]:
     if not own:
         yield "By its text it lost its connection to another rank, or waited for one in vain: that is where it began."
@@ -96,6 +113,14 @@ def _lost(failed: list[StoredEvent], own: list[StoredEvent]) -> Iterator[str]:
 
 
 def _remedy(evidence: Evidence, failed: list[StoredEvent]) -> Remedy:
+    if _is_of_all(evidence, failed, []):
+        return Remedy(
+            "Have every rank call the same collectives in the same order: look at the traceback of each, and move what "
+            "one calls alone out of its if or loop. A monitored barrier names the rank that is not there.",
+            "if torch.distributed.get_rank() == 0:\n    ...  # save, log: no collective in here\n"
+            "torch.distributed.barrier()  # on all ranks",
+            "all ranks were there, and each waited for another",
+        )  # fmt: skip
     silent = sorted(set(evidence.ranks) - {each.rank for each in failed})
     who = f" of {ranks_text(silent)}" if silent else " of the other ranks"
     return Remedy(

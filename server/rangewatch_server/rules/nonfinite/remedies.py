@@ -159,7 +159,30 @@ def between_remedies(case: Case, origin: Origin) -> Iterator[Remedy]:
     if origin.cause == "masked":
         yield _masked(masked_softmax(origin.where))
     where = module_path(case.view.entries, origin.where)
+    if (largest := _product_beyond(case)) is not None:
+        yield Remedy(
+            "Compute products of such values in float32, or divide one operand before the product (a query by the "
+            f"root of its width), in the forward of {name_of(where)}.",
+            "def product(a, b):\n    with torch.autocast(a.device.type, enabled=False):\n"
+            "        return a.float() @ b.float()",
+            f"values of {largest:.3g} went in, whose products pass {case.entry.dtype}'s limit",
+        )  # fmt: skip
     yield _inside(case, where, "code between the modules made it, which only its values can show")
+
+
+WIDTH = 8
+"""Products that are added up, at the least, where two tensors are multiplied: a head of an attention is wider."""
+
+
+def _product_beyond(case: Case) -> float | None:
+    """In 16 bits, the largest magnitude that modules gave before, where a sum of a few squares of it is beyond the
+    limit."""
+    if case.entry.dtype not in NARROW:
+        return None
+    view, position = case.view, case.evidence.tensors.position
+    is_before = view.is_of("output") & ~view.is_bad & (position < position[case.bad.tensor])
+    largest = float(view.columns["amax"][is_before].max(initial=0.0))
+    return largest if largest > 0 and headroom(case.entry.dtype, WIDTH * largest**2) < 0 else None
 
 
 def _inside(case: Case, fqn: str, because: str) -> Remedy:

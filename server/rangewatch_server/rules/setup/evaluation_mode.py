@@ -90,7 +90,7 @@ def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> F
         "eval() at first."
     )  # fmt: skip
     return Finding(
-        severity="info" if back is not None or not known.was_trained else "",
+        severity="info" if back is not None or not (known.was_trained or known.norms) else "",
         rank=rank, step=since, subject="evaluation",
         summary=f"{place(since, rank)}: the model is trained in evaluation mode: {' and '.join(idle)}{until}.",
         evidence=(

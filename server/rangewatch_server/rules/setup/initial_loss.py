@@ -4,14 +4,14 @@ start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
-from rangewatch_server.rules.activations.initial_gain import LINEAR
+from rangewatch_server.rules.activations.initial_gain import LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.loss.spike_cause import INPUTS
@@ -38,6 +38,11 @@ LARGE_TARGET = 100.0
 
 LONG, FEW, STAYED = 128, 32, 0.3
 """Steps in which a loss falls that is to fall, how many a median is taken of, and the part of it that must be left."""
+
+
+FAR, EACH, FEWEST = 20.0, 2.0, 3
+"""Times chance that the first loss must be, and how many times as large as what comes before it each linear layer's
+output is (median of so many layers and more): all weights are too large then."""
 
 
 class Logits(msgspec.Struct, frozen=True):
@@ -71,6 +76,11 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     logits = _logits(evidence, start, known.classes if known.op == "nll" else 0)
     if logits is not None and logits.gain >= GAIN and 2 * logits.amax >= values[0] - chance:
         yield _finding(evidence, logits, name, float(values[0]), chance, known.classes, start)
+        return
+    gains = gains_of(evidence, start)
+    usual = float(np.median([each.factor for each in gains])) if len(gains) >= FEWEST else 0.0
+    if values[0] >= FAR * chance and usual >= EACH:
+        yield from _of_weights(evidence, gains, usual, name, float(values[0]), chance, known.classes, start)
 
 
 def _input_size(evidence: Evidence, start: int) -> float:
@@ -102,6 +112,35 @@ def _of_inputs(
             ),
         ),
         facts={"loss": loss, "chance": chance, "classes": classes, "input_rms": size, "cause_class": "data"},
+    )  # fmt: skip
+
+
+def _of_weights(
+    evidence: Evidence, gains: Sequence[Gain], usual: float, name: str, loss: float, chance: float, classes: int,
+    step: int,
+) -> Iterable[Finding]:  # fmt: skip
+    entry, rank = evidence.tensors.entries[gains[0].tensor], only_rank(evidence)
+    yield Finding(
+        rank=rank, step=step, tensor=entry.fqn, kind="output", subject="initial loss",
+        summary=f"{place(step, rank)}: {loss_called(name)} begins at {loss:.4g}, where a model that knows nothing has "
+        f"ln({classes}) = {chance:.3g}: all layers make what they are given {usual:.2g} times as large.",
+        evidence=(
+            f"Of {len(gains)} linear layers the output was {usual:.2g} times as large as what comes before it, in the "
+            "median, at the first step; usual is about as large. From layer to layer that is multiplied.",
+            "Cause (likely): the weights as they were initialised, such as normal_() without its std. Against that: "
+            "weights that were loaded for other inputs.",
+            "What would decide: print the deviation of each layer's weight; usual is one over the root of its inputs.",
+        ),
+        remedy=(
+            Remedy(
+                "Give the initialisation a smaller std: about one over the root of a layer's inputs, or 0.02.",
+                "for module in model.modules():\n"
+                "    if isinstance(module, torch.nn.Linear):\n"
+                "        torch.nn.init.normal_(module.weight, std=module.in_features**-0.5)",
+                "the outputs of the first step, before any update",
+            ),
+        ),
+        facts={"loss": loss, "chance": chance, "classes": classes, "gain": usual, "cause_class": "weight"},
     )  # fmt: skip
 
 
