@@ -15,7 +15,7 @@ from tests.faults.plain import FirstBad
 
 Cause = Literal[
     "", "mask", "data", "learning_rate", "weight", "optimizer", "clip", "forward_arithmetic", "backward_arithmetic",
-    "loss_scale", "communication", "replicas", "dead_units", "eval", "crash",
+    "loss_scale", "communication", "replicas", "dead_units", "no_gradient", "eval", "crash",
 ]  # fmt: skip
 """What an engineer who reads the script would call the cause, whatever the rules call it. "": nothing is wrong."""
 

@@ -83,7 +83,7 @@ def forty_layers_and_no_residual(job: Job) -> None:
     starts.deep(job, depth=40)
 
 
-@planted("optimizer", "unchanged_weights", place=r"(0|1\.\d+)\..*", step=range(0, 64), against=NOT_LOSS)
+@planted("no_gradient", "unchanged_weights", place=r"(0|1\.\d+)\..*", step=range(0, 64), against=NOT_LOSS)
 def output_of_the_body_is_detached(job: Job) -> None:
     starts.deep(job, depth=2, cut=True)
 
@@ -106,6 +106,26 @@ def limit_of_the_clip_is_far_too_low(job: Job) -> None:
 @planted("learning_rate", "update_ratio", step=0, against=NOT_RATE)
 def learning_rate_of_a_transformer_is_a_hundredth(job: Job) -> None:
     starts.reader(job, 240, lr=2e-2)
+
+
+@planted("weight", "initial_loss", place=r"0\..*|1\..*|2\..*", step=0, against=NOT_LOSS)
+def weights_begin_with_a_deviation_of_one(job: Job) -> None:
+    starts.deep(job, depth=4, act=nn.GELU, weights=nn.init.normal_)
+
+
+@planted("weight", "loss_spike", "learning_lost", step=range(109, 113), against=NOT_LOSS)
+def checkpoint_of_other_names_is_passed_over(job: Job) -> None:
+    starts.resumed(job, at=110, fits=False)
+
+
+@planted("weight", "loss_spike", "learning_lost", step=range(119, 123), against=NOT_LOSS)
+def weights_alone_are_not_restored(job: Job) -> None:
+    starts.resumed(job, at=120, fits=False, has_optimizer=False)
+
+
+@planted("eval", "evaluation_mode", step=0, against=NOT_LOSS)
+def batch_norms_stand_still_from_the_start(job: Job) -> None:
+    starts.in_eval(job, norms=True)
 
 
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

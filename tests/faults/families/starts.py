@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,69 @@ def copied(job: Job, steps: int = LONG) -> None:
     loop(job, model, made, loss_of, steps)
 
 
+class Pictured(nn.Module):
+    """Names of its parameters are those of a checkpoint, or have another module before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = mlp(out=32), nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def resumed(job: Job, steps: int = LONG, *, at: int, fits: bool, has_optimizer: bool = True) -> None:
+    """At a step the model is made anew and the checkpoint loaded, strict=False, under names that fit or do not."""
+    model, mix = Pictured(), torch.randn(FEATURES, CLASSES)
+    made = torch.optim.AdamW(model.parameters(), 2e-3)
+    with job.attach(model, made) as watch:
+        for step in range(steps):
+            if step == at:
+                prefix = "" if fits else "module."
+                saved = {prefix + name: each.clone() for name, each in model.state_dict().items()}
+                state = copy.deepcopy(made.state_dict())
+                model.load_state_dict(Pictured().state_dict())
+                model.load_state_dict(saved, strict=False)
+                if has_optimizer:
+                    made.load_state_dict(state)
+            x = torch.randn(64, FEATURES)
+            loss = F.cross_entropy(model(x), (x @ mix).argmax(1))
+            made.zero_grad()
+            loss.backward()
+            made.step()
+            watch.log(loss=loss.item())
+
+
+def rare(job: Job, steps: int = LONG, *, share: float) -> None:
+    """A focal loss of alarms that most batches have none of: next to nothing, and far more where there is one."""
+    model = mlp(out=1)
+    made = torch.optim.AdamW(model.parameters(), 2e-3)
+    nn.init.constant_(model[-1].bias, -5.0)
+
+    def loss_of(step: int) -> Tensor:
+        x, y = torch.randn(48, FEATURES), (torch.rand(48) < share).float()
+        x[:, 0] += 2 * y
+        logit = model(x).squeeze(1)
+        sure = torch.where(y > 0, logit.sigmoid(), 1 - logit.sigmoid())
+        each = F.binary_cross_entropy_with_logits(logit, y, reduction="none")
+        return ((1 - sure) ** 2 * each).mean()
+
+    loop(job, model, made, loss_of, steps)
+
+
+def in_eval(job: Job, steps: int = LONG, *, norms: bool) -> None:
+    """What is loaded is in eval(), and stays so."""
+    layers: list[nn.Module] = [nn.Linear(FEATURES, 48), nn.BatchNorm1d(48) if norms else nn.Dropout(0.2), nn.GELU()]
+    model, mix = nn.Sequential(*layers, nn.Linear(48, CLASSES)).eval(), torch.randn(FEATURES, CLASSES)
+    made = torch.optim.AdamW(model.parameters(), 2e-3)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(64, FEATURES)
+        return F.cross_entropy(model(x), (x @ mix).argmax(1))
+
+    loop(job, model, made, loss_of, steps)
+
+
 class Reader(nn.Module):
     def __init__(self, words: int) -> None:
         super().__init__()
@@ -206,5 +270,8 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "a clip that is reached at each step": {"setup": clipped, "most": 0.05},
     "a clip that is far too low for Adam": {"setup": clipped, "most": 1e-3, "optimizer": torch.optim.AdamW, "lr": 2e-3},
     "a reader at a usual rate": {"setup": reader, "lr": 1e-3},
+    "resumed under names that fit": {"setup": resumed, "at": 110, "fits": True},
+    "alarms that few batches have": {"setup": rare, "share": 0.006},
+    "dropout that is left out from the start": {"setup": in_eval, "norms": False},
     "all weights are small": {"setup": classes, "weights": lambda each: nn.init.normal_(each, std=0.01)},
 }

@@ -75,6 +75,17 @@ def test_slow_weights_that_are_not_restored(recording: Recording, loaded: int, c
     assert finding.severity == ("warning" if cause else "info")
 
 
+@pytest.mark.parametrize(("high", "is_anew"), [(2.2, True), (1.2, False), (9.0, False)])
+def test_a_model_that_begins_anew(recording: Recording, high: float, is_anew: bool) -> None:
+    """Into which no checkpoint went: the loss is what it was at first."""
+    written = np.zeros(STEPS)
+    written[AT] = 0.4
+    events = [event(StateLoaded("AdamW"), 1, AT)]
+    (finding,) = jump(recording, high, series={"weights_written": written}, events=events)
+    assert any("where the training began" in each for each in finding.evidence) == is_anew
+    assert (finding.facts["cause_class"] == "weight") == is_anew
+
+
 @pytest.mark.parametrize(("elements", "severity"), [(2_000, "info"), (1_000, "warning")])
 def test_batches_of_another_size(recording: Recording, elements: int, severity: str) -> None:
     sizes = np.where(np.arange(STEPS) < AT, 1_000, elements)

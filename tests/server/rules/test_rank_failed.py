@@ -52,6 +52,17 @@ def test_where_all_have_lost_a_peer_nobody_is_accused(recording: Recording) -> N
     assert "of rank 0" in found.remedy[0].text
 
 
+@pytest.mark.parametrize(("silent", "cause"), [((), "communication"), ((0,), "crash")])
+def test_where_every_rank_waited_for_another(recording: Recording, silent: tuple[int, ...], cause: str) -> None:
+    """None was gone before: they were in different collectives."""
+    for rank in range(3):
+        said = [] if rank in silent else [Event("failed", 1, 40, GLOO, {})]
+        recording.write(LAYERS, 42, rank=rank, world_size=3, events=said)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.facts["cause_class"] == cause
+    assert ("same collectives in the same order" in found.remedy[0].text) == (cause == "communication")
+
+
 @pytest.mark.parametrize("details", [{"interrupted": True}, {"out_of_memory": True}])
 def test_what_is_none(recording: Recording, details: dict[str, bool]) -> None:
     recording.write(LAYERS, 20, events=[Event("failed", 1, 19, "stopped", details)])

@@ -25,13 +25,14 @@ def mode(recording: Recording, *known: tuple[int, EvaluationMode]) -> None:
     recording.write(LAYERS, 200, events=[event(each, 1, step) for step, each in known])
 
 
-@pytest.mark.parametrize("was_trained", [True, False])
-def test_trained_in_evaluation_mode(recording: Recording, was_trained: bool) -> None:
-    mode(recording, (67, EvaluationMode(8, 2, 1, was_trained)))
+@pytest.mark.parametrize(("was_trained", "norms"), [(True, 1), (False, 1), (True, 0), (False, 0)])
+def test_trained_in_evaluation_mode(recording: Recording, was_trained: bool, norms: int) -> None:
+    """What is loaded is in eval() at first, which leaves dropout out; batch norms stand still."""
+    mode(recording, (67, EvaluationMode(8, 2, norms, was_trained)))
     (finding,) = recording.diagnose(evaluation_mode.RULE).findings
-    assert (finding.step, finding.severity) == (60, "warning" if was_trained else "info")
+    assert (finding.step, finding.severity) == (60, "warning" if was_trained or norms else "info")
     assert finding.facts["cause_class"] == "eval"
-    assert "2 dropouts" in finding.summary and "1 batch norm goes" in finding.summary
+    assert "2 dropouts" in finding.summary and ("1 batch norm goes" in finding.summary) == (norms > 0)
 
 
 def test_back_in_training_mode(recording: Recording) -> None:

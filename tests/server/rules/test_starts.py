@@ -101,3 +101,23 @@ def test_gradients_that_vanish_by_depth(recording: Recording, bits: np.ndarray, 
     recording.write(layers, STEPS, {"amax": amax}, series={"loss": np.linspace(1.0, last, STEPS)})
     found = [each for each in recording.diagnose(VANISHING).findings if each.subject == "depth"]
     assert [(each.tensor, each.facts["cause_class"]) for each in found] == [(layers[-1].fqn, "dead_units")] * count
+
+
+@pytest.mark.parametrize(("factor", "first", "count"), [(6.0, 6e6, 1), (6.0, 5.0, 0), (1.1, 6e6, 0)])
+def test_weights_that_are_all_too_large(recording: Recording, factor: float, first: float, count: int) -> None:
+    layers = [TensorEntry(f"{at}", "output", 0, "float32", (8, 64), at, "Linear") for at in range(5)]
+    amax = np.broadcast_to(factor ** np.arange(5.0)[:, None], (5, STEPS))
+    recording.write(
+        layers, STEPS, {"amax": amax}, series={"loss": np.linspace(first, 0.1 * first, STEPS), "input_rms": 1.0},
+        events=[events.event(LossFunction("nll", 10), 1, 0)],
+    )  # fmt: skip
+    assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["weight"] * count
+
+
+def test_gradients_that_the_training_itself_has_brought_down(recording: Recording) -> None:
+    """In the first steps they were alike: what came of them has another cause."""
+    layers = [matrix(f"{at}.weight", at) for at in range(12)]
+    amax = np.array(np.broadcast_to(2.0 ** (-3.0 * np.arange(12) - 3)[:, None], (12, STEPS)))
+    amax[:, :8] = 0.1
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": 1.0})
+    assert not [each for each in recording.diagnose(VANISHING).findings if each.subject == "depth"]

@@ -365,11 +365,12 @@ def _of_begun_anew(evidence: Evidence, name: str | None, step: int, usual: float
     begun = float(np.median(first))
     if not begun >= LEARNED * usual or not ANEW <= float(np.median(now[:2])) / begun <= 1 / ANEW:
         return []
-    low = max(evidence.start, step - EARLIER)
+    low, since = max(evidence.start, step - EARLIER - HISTORY), max(evidence.start, step - EARLIER)
     values = np.nan_to_num(evidence.largest(WRITTEN, low, step + 1), nan=np.inf, neginf=0.0)
-    if not len(values) or not values.max() > 0:
+    before, last = values[: since - low], values[since - low :]
+    if not last.max(initial=0.0) > FAR * before.max(initial=0.0):
         return []
-    when = low + int(np.flatnonzero(values > 0)[-1])
+    when = since + int(last.argmax())
     text = (
         f"Between the update of step {when - 1} and the forward of step {when} code other than the optimizer changed "
         f"the weights, and the loss is where the training began: {float(np.median(now[:2])):.4g} where it was "
