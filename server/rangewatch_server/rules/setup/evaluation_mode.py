@@ -125,8 +125,9 @@ RULE = Rule(
     "their running statistics and no longer update them, while the weights go on. The loss often falls faster than "
     "before, and what was learned generalises worse. Reported after 8 such steps in a row, of a model that has dropout "
     "or running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from "
-    "the first step on and there is dropout alone, which fine-tuning may mean. Or a frozen part, such as a teacher, was "
-    "in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running statistics move.",
+    "the first step on and there is dropout alone, which fine-tuning may mean. Or a frozen part, such as a teacher, "
+    "was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running statistics "
+    "move.",
     check=check,
     explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
 )
