@@ -49,6 +49,7 @@ FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
         ({"lr": 3.0, "loss": STUCK, "name": "SGD", "momentum": 0.9}, 1),
         ({"lr": 0.1, "loss": STUCK, "name": "SGD"}, 0),
         ({"lr": 0.5, "loss": STUCK, "name": "Lion"}, 0),
+        ({"lr": 1.0, "loss": STUCK, "name": "Adadelta"}, 0),
         ({"lr": np.linspace(0, 0.5, STEPS), "loss": STUCK}, 0),  # a warm-up
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.gradients.small_updates import ADAM
 from rangewatch_server.rules.loss.series import loss_name, rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
@@ -75,7 +76,7 @@ def _last(evidence: Evidence, name: str) -> Array:
 
 def _part(evidence: Evidence, start: int, rate: float) -> float | None:
     """The first update of an element over the size that matrices are initialised to, one over the root of their inputs:
-    the median of the model's. None of other optimizers than SGD and those that divide by squares."""
+    the median of the model's. None of other optimizers than SGD and Adam: Adadelta begins with next to nothing."""
     entries = evidence.tensors.entries
     wide = [
         each
@@ -83,10 +84,11 @@ def _part(evidence: Evidence, start: int, rate: float) -> float | None:
         if len(entries[each].shape) > 1 and "Embedding" not in entries[each].module
     ]
     names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
-    if not wide or not (keeps_squares(evidence) or names == {"SGD"}):
+    is_adam = bool(names) and names <= set(ADAM)
+    if not wide or not (is_adam or names == {"SGD"}):
         return None
     roots = np.sqrt([np.prod(entries[each].shape[1:]) for each in wide])
-    if keeps_squares(evidence):
+    if is_adam:
         return rate * float(np.median(roots))
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + 4, ("amax",), np.array(wide))
     amax = np.asarray(block.columns["amax"], np.float64)
