@@ -53,12 +53,12 @@ def all_weights_begin_at_one_number(job: Job) -> None:
     classes(job, weights=lambda each: nn.init.constant_(each, 0.1))
 
 
-@planted("learning_rate", "update_ratio", step=0, against=NOT_RATE)
+@planted("learning_rate", "update_ratio", "loss_spike", step=range(0, 2), against=NOT_RATE)
 def learning_rate_of_adam_is_half_from_the_start(job: Job) -> None:
     classes(job, lr=0.5)
 
 
-@planted("learning_rate", "update_ratio", step=0, against=NOT_RATE)
+@planted("learning_rate", "update_ratio", "loss_spike", step=range(0, 2), against=NOT_RATE)
 def learning_rate_of_sgd_is_three_from_the_start(job: Job) -> None:
     classes(job, optimizer=SGD, lr=3.0, momentum=0.9)
 

@@ -322,7 +322,7 @@ def router_is_in_no_optimizer(job: Job) -> None:
     moe.train(job, left_out="layers.1.moe.gate")
 
 
-@planted("optimizer", "unchanged_weights", "vanishing_gradient", place=r"layers\..*lora.*", **STILL)
+@planted("no_gradient", "unchanged_weights", "vanishing_gradient", place=r"layers\..*lora.*", **STILL)
 def adapters_that_no_backward_reaches(job: Job) -> None:
     """Their output is detached: the optimizer has them, and they get no gradient."""
 

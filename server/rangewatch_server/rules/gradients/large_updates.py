@@ -12,6 +12,7 @@ from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.small_updates import ADAM
+from rangewatch_server.rules.loss.loss_spike import diverged
 from rangewatch_server.rules.loss.series import loss_name, rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
@@ -50,6 +51,8 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
         return
     level = float(np.median(later))
     if min(level, float(np.median(last))) < STAYED * loss[0] or rate.min() < 0.5 * rate.max():
+        return
+    if diverged(evidence, name) is not None:  # `loss_spike` says so, from the step on at which it did
         return
     part = _part(evidence, start, float(rate.max()))
     if part is not None and (part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name))):

@@ -117,9 +117,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     name = loss_name(evidence)
     if name is None:
         return
-    diverged = _diverged(evidence, name)
-    if diverged is not None:
-        yield diverged
+    first = diverged(evidence, name)
+    if first is not None:
+        yield first
         return
     recent = _jumps_in(evidence, name, evidence.whole_stop - WINDOW, limits)
     older = _older(evidence, name, limits)
@@ -174,7 +174,7 @@ def _older(evidence: Evidence, name: str, limits: Thresholds) -> list[Jump]:
     return []
 
 
-def _diverged(evidence: Evidence, name: str) -> Finding | None:
+def diverged(evidence: Evidence, name: str) -> Finding | None:
     """A loss, and gradients, that are far above where they began since the first steps."""
     start, stop = evidence.start, min(evidence.start + BEGIN, evidence.whole_stop)
     values = evidence.series(name, start, stop)
