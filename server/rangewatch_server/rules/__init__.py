@@ -26,9 +26,7 @@ from rangewatch_server.rules.gradients import (
     exploding_gradient,
     gradient_underflow,
     kept_gradients,
-    unchanged_weights,
     underflow_rising,
-    update_ratio,
     vanishing_gradient,
 )
 from rangewatch_server.rules.importance import label_of
@@ -88,6 +86,7 @@ from rangewatch_server.rules.setup import (
     target_broadcast,
     untied_weights,
 )
+from rangewatch_server.rules.updates import unchanged_weights, update_ratio
 
 ALL: tuple[Rule, ...] = (
     first_nonfinite.RULE,

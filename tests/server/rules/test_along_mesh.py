@@ -12,7 +12,6 @@ import pytest
 from rangewatch.wire import events
 from rangewatch.wire.events import Details, Dropouts, NotReduced, Placement, Placements, TiedWeight
 from rangewatch_server.rules import Finding, Rule
-from rangewatch_server.rules.gradients import unchanged_weights
 from rangewatch_server.rules.mesh import (
     batch,
     dropout,
@@ -22,6 +21,7 @@ from rangewatch_server.rules.mesh import (
     unequal_settings,
     values,
 )
+from rangewatch_server.rules.updates import unchanged_weights
 from tests.server.rules.conftest import Recording, tensor
 from tests.server.rules.test_axis_replicas import LONG, SQUARE, Sizes, mesh
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rangewatch.wire.events import Optimizers, event
-from rangewatch_server.rules.gradients.unchanged_weights import RULE
 from rangewatch_server.rules.rule import Finding
+from rangewatch_server.rules.updates.unchanged_weights import RULE
 from tests.server.rules.conftest import Recording, tensor
 
 STEPS, AT = 320, 100

@@ -10,10 +10,10 @@ import pytest
 from rangewatch.wire import events
 from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch.wire.records import TensorEntry
-from rangewatch_server.rules.gradients.update_ratio import RULE as UPDATES
 from rangewatch_server.rules.gradients.vanishing_gradient import RULE as VANISHING
 from rangewatch_server.rules.setup.alike_rows import RULE as ALIKE
 from rangewatch_server.rules.setup.initial_loss import RULE as INITIAL
+from rangewatch_server.rules.updates.update_ratio import RULE as UPDATES
 from tests.server.rules.conftest import Recording
 
 STEPS = 256

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rangewatch.wire import events
 from rangewatch.wire.records import Event
-from rangewatch_server.rules.gradients.unchanged_weights import RULE
+from rangewatch_server.rules.updates.unchanged_weights import RULE
 from tests.faults.fault import Job
 from tests.faults.models import CLASSES, FEATURES, cross_entropy, rows
 from tests.server.process import Run

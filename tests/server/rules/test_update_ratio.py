@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rangewatch.wire.events import LossFunction, Optimizers, event
-from rangewatch_server.rules.gradients.update_ratio import RULE
 from rangewatch_server.rules.presets import BY_NAME as PRESETS
+from rangewatch_server.rules.updates.update_ratio import RULE
 from tests.server.rules.conftest import Recording, tensor
 
 LAYERS = [

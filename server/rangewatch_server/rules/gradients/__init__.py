@@ -1,1 +1,1 @@
-"""Rules on gradients and updates: exploding, vanishing, underflow, weights that do not change."""
+"""Rules on gradients: exploding, vanishing, underflow, and what changes them before the optimizer's step."""

@@ -12,13 +12,13 @@ import numpy as np
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.shrunk_gradients import is_one_over
-from rangewatch_server.rules.gradients.small_updates import UPDATE_FRACTION
-from rangewatch_server.rules.gradients.strong_decay import DECAY_FRACTION
 from rangewatch_server.rules.loss.series import rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
+from rangewatch_server.rules.updates.small_updates import UPDATE_FRACTION
+from rangewatch_server.rules.updates.strong_decay import DECAY_FRACTION
 
 STEPS = 4_096
 """Last steps that are looked at: a reading is made at each 32nd."""

@@ -14,14 +14,14 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
-from rangewatch_server.rules.gradients.frozen_updates import frozen
-from rangewatch_server.rules.gradients.same_bits import same_bits
 from rangewatch_server.rules.loss.series import rates
 from rangewatch_server.rules.loss.spike_cause import UPDATE, WRITTEN
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+from rangewatch_server.rules.updates.frozen_updates import frozen
+from rangewatch_server.rules.updates.same_bits import same_bits
 
 LASTING = 3
 """Groups of 64 steps in a row with a reading of the weight."""

@@ -11,13 +11,13 @@ import numpy as np
 from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.gradients.small_updates import ADAM
 from rangewatch_server.rules.loss.loss_spike import diverged
 from rangewatch_server.rules.loss.series import loss_name, rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
+from rangewatch_server.rules.updates.small_updates import ADAM
 
 SEEN = 64
 """First steps that show it."""

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.gradients.large_updates import too_large
-from rangewatch_server.rules.gradients.small_updates import too_small
-from rangewatch_server.rules.gradients.strong_decay import too_strong
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+from rangewatch_server.rules.updates.large_updates import too_large
+from rangewatch_server.rules.updates.small_updates import too_small
+from rangewatch_server.rules.updates.strong_decay import too_strong
 
 LASTING = 3
 """Readings in a row that must be out of bounds."""
