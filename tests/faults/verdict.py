@@ -120,6 +120,7 @@ SAID = {
     "communication": r"all_reduce|reduction over ranks|reduce_scatter|between ranks",
     "replicas": r"differs? (from|in)\b|ranks? .* alike|hold the same",
     "dead_units": r"\bdead\b|nothing but zeros|all zeros?|vanished",
+    "no_gradient": r"no backward|no gradient",
     "eval": r"evaluat|eval\b|held out|no_grad",
     "crash": r"raise|died|exception|Error\b|failed",
 }  # fmt: skip

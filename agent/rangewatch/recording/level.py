@@ -198,7 +198,10 @@ class Cost:
                 each.device = cost
 
     def excess(self) -> float | None:
-        """The agent's share of the steps when it is above the budget for long enough; else None."""
+        """The agent's share of the steps when it is above the budget for long enough; else None. A budget of 100 % lets
+        all be: on a busy machine the agent's parts of tiny steps may measure as more than the steps."""
+        if self.budget >= 1:
+            return None
         is_split, is_early = self._every > 1, time.monotonic() - self._since_s < limits.COST_S
         least = limits.COST_STEPS // 2 if is_split else limits.COST_STEPS
         if is_early or len(self._whole) < least or (is_split and len(self._light) < least):

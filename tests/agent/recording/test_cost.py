@@ -105,6 +105,19 @@ def test_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cost.excess() is None
 
 
+@pytest.mark.parametrize(("percent", "share"), [(99, 1.3), (100, None)])
+def test_a_budget_of_all_lets_it_be(monkeypatch: pytest.MonkeyPatch, percent: float, share: float | None) -> None:
+    """Also where a busy machine measures more than all."""
+    monkeypatch.setattr(limits, "COST_EVERY", 1)
+    monkeypatch.setattr(limits, "COST_S", 0.0)
+    cost = Cost(budget_percent=percent)
+    for step in range(limits.COST_STEPS):
+        cost.begin_step(step)
+        cost.spent_ns = int(1.3e9)
+        cost.end_step(1.0, is_usual=True)
+    assert cost.excess() == (share if share is None else pytest.approx(share))
+
+
 def test_a_devices_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is known some steps later; and where the training waits for it, the thread's says nothing."""
     monkeypatch.setattr(limits, "COST_EVERY", 1)
