@@ -27,8 +27,9 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core.guard import Guard, Guarded
 from rangewatch.core.patched_function import PatchedFunction
-from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
+from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall
 from rangewatch.hooks.model_hooks import KEY as READS_KEY
+from rangewatch.recording.eager import run_eagerly
 from rangewatch.recording.observer import ForwardListener, StepReader
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
 from rangewatch.recording.tensor_names import is_container, leaves
