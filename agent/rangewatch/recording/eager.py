@@ -1,4 +1,4 @@
-"""What torch must not compile though compiled code calls it."""
+"""What torch must not compile though compiled code calls it, and what must not be a part of a trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+_PROXY = getattr(getattr(torch._C, "_TorchDispatchModeKey", None), "PROXY", None)
+_get_dispatch_mode: Callable[[Any], Any] = getattr(torch._C, "_get_dispatch_mode", lambda key: None)
+_tracing_state = torch._C._get_tracing_state
+_is_compiling = torch.compiler.is_compiling
+
+
+def is_traced_now() -> bool:
+    """Whether what is computed now becomes a part of a graph: of `torch.jit.trace`, `torch.export` or `make_fx`."""
+    if _tracing_state() is not None or _is_compiling():
+        return True
+    return _PROXY is not None and _get_dispatch_mode(_PROXY) is not None
 
 
 def run_eagerly(function: Callable[..., Any]) -> None:
