@@ -166,6 +166,7 @@ class Agent:
         """
         if not self.observer.is_active or is_capturing():  # of a graph that is captured no step is over, and none ran
             return
+        self._process_end.pass_over_handled()
         was_closed_early, self._is_closed_early = self._is_closed_early, error is not None
         if was_closed_early and error is None and not self._buffer.is_observed():
             return  # training was stopped before its update

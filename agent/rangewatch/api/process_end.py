@@ -34,7 +34,7 @@ class ProcessEnd:
         self._agent = agent
         self._finalizer: Finalize | None = None
         self._handled = id(sys.exc_info()[1])
-        """Of a caller further out, which is in an `except` clause."""
+        """Of a caller further out, which is in an `except` clause, or of the loop, which trains in one."""
         self._passed_over = id(None)
 
     def watch(self) -> None:
@@ -47,6 +47,10 @@ class ProcessEnd:
     def pass_over(self) -> None:
         """Training goes on: what was raised so far has not ended the process."""
         self._passed_over = id(_uncaught())  # no reference to it: it would keep tensors alive
+
+    def pass_over_handled(self) -> None:
+        """A step is over: what an `except` clause around it has caught does not end the training."""
+        self._handled = id(sys.exc_info()[1])
 
     def forget(self) -> None:
         """No longer. From any thread."""

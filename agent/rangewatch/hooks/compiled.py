@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from rangewatch.core.guard import Guard, Guarded
+from rangewatch.recording.eager import run_eagerly
 from rangewatch.recording.level import LOW_PRECISION, Recording, TimedHook
 from rangewatch.recording.tensor_names import leaves
 
@@ -122,17 +123,6 @@ def trace_value(tensor: Tensor, number: int) -> None:
     """Put a read of one tensor into the graph that is being traced, for the `CompiledReads` of this number."""
     if IS_SUPPORTED and not _is_exporting() and _is_readable(tensor):
         _read(tensor, torch.full((), number, dtype=torch.int64, device="cpu"), 0, True)
-
-
-def run_eagerly(function: Callable[..., Any]) -> None:
-    """Where a graph breaks, torch would compile what it calls next, our hooks and all below them: not `function`.
-
-    It is traced all the same as part of a module that is.
-    """
-    frames: Any = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
 
 
 def _is_readable(tensor: Tensor) -> bool:

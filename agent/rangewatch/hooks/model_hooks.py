@@ -28,12 +28,13 @@ from rangewatch.core import limits
 from rangewatch.core.guard import Guard, Guarded
 from rangewatch.core.selection import Selection
 from rangewatch.delivery.sender import THREAD as SENDER
-from rangewatch.hooks.compiled import CompiledReads, run_eagerly
+from rangewatch.hooks.compiled import CompiledReads
 from rangewatch.hooks.module_hook import OutputHook
 from rangewatch.hooks.parameter_hooks import ParameterHooks
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.watched_values import WatchedValues
+from rangewatch.recording.eager import run_eagerly
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer, StepReader
 from rangewatch.recording.tensor_names import clean_modules, is_container

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rangewatch.core.guard import Guard, Guarded
-from rangewatch.hooks.compiled import CompiledReads, leaves_unread, run_eagerly, trace_value
+from rangewatch.hooks.compiled import CompiledReads, leaves_unread, trace_value
 from rangewatch.hooks.module_hook import OutputHook
+from rangewatch.recording.eager import run_eagerly
 from rangewatch.recording.level import LOW_PRECISION, OF_FORWARD, Recording
 from rangewatch.recording.observer import Observer
 

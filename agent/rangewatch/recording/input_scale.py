@@ -44,8 +44,6 @@ class InputScale(StepReader, InputListener):
     def inputs_given(self, values: Any) -> None:
         """The model is called with these, for the first time in the step."""
         self._of_inputs.remove(self)
-        if torch._C._get_tracing_state() is not None:  # what is read would be a part of the trace
-            return
         tensors = [each for each in leaves(values) if isinstance(each, Tensor) and each.is_floating_point()]
         self._found = [self._read(each) for each in tensors[: len(SERIES)]]
 

@@ -58,6 +58,7 @@ def parameter_names(model: nn.Module) -> list[list[str]]:
 
 def _identity(parameter: nn.Parameter) -> tuple[int, ...]:
     is_plain = type(parameter) is nn.Parameter and parameter.layout is torch.strided and parameter.numel()
+    is_plain = is_plain and 0 not in parameter.stride()  # one number for all its elements holds a place for others
     at = parameter.data_ptr() if is_plain and parameter.device.type in ("cpu", "cuda") else 0
     return (at, *parameter.shape, *parameter.stride()) if at else (id(parameter),)
 

@@ -27,8 +27,9 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core.guard import Guard, Guarded
 from rangewatch.core.patched_function import PatchedFunction
-from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall, run_eagerly
+from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall
 from rangewatch.hooks.model_hooks import KEY as READS_KEY
+from rangewatch.recording.eager import is_traced_now, run_eagerly
 from rangewatch.recording.observer import ForwardListener, StepReader
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
 from rangewatch.recording.tensor_names import is_container, leaves
@@ -129,6 +130,7 @@ _IN_GRAPH = {"input", "output", "grad_output"}
 INPUT_ELEMENTS = "input_elements"
 """Series: elements of all tensors that the model's forwards of a step were given; none of a model that is compiled."""
 
+_NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 _is_compiling = torch.compiler.is_dynamo_compiling
 _is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_grad_enabled = torch.is_grad_enabled
@@ -251,17 +253,21 @@ class ForwardPhases(StepReader):
     def _begin(self, module: nn.Module | None, is_training: bool, has_grad: bool, *hook: Any) -> None:
         if not self._agent.observer.is_active:
             return
-        if self._passes.begin(module, is_training=is_training, has_grad=has_grad):
-            if hook:
-                self._elements += sum(each.numel() for each in leaves(hook[0][1:]) if isinstance(each, Tensor))
+        is_outermost = self._passes.begin(module, is_training=is_training, has_grad=has_grad)
+        if is_outermost and not is_traced_now():  # what is read would be a part of the trace
             for each in tuple(self._listeners):
                 each.forward_begins()
-            if hook and self._of_inputs:
-                for listener in tuple(self._of_inputs):
-                    listener.inputs_given(hook[0][1:])
+            if hook:
+                with _NoTorchFunction():  # a subclass may make anything of what is asked of it
+                    self._given(hook[0][1:])
         if not self._agent.observer.is_evaluating:
             self._has_been_called = True
             self._clock.enter(FORWARD)
+
+    def _given(self, values: Any) -> None:
+        self._elements += sum(each.numel() for each in leaves(values) if isinstance(each, Tensor))
+        for listener in tuple(self._of_inputs):
+            listener.inputs_given(values)
 
     def _end(self, module: nn.Module | None, is_training: bool, has_grad: bool, *hook: Any) -> None:
         if not self._agent.observer.is_active:

@@ -97,6 +97,33 @@ def test_a_step_that_is_shipped_passes_over_what_was_raised_before(
     assert failures(ingest) == []
 
 
+def test_training_in_an_except_clause_has_not_failed_by_what_was_caught(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    handle = rangewatch.attach(model, optimizer, url=ingest.url)
+    try:
+        raise ImportError("no such kernel")
+    except ImportError:
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        handle.detach()
+    assert failures(ingest) == []
+
+
+def test_but_by_what_is_raised_after_its_last_step(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    handle = rangewatch.attach(model, optimizer, url=ingest.url)
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    with pytest.raises(ValueError, match="planted"):
+        try:
+            raise ValueError("planted")
+        finally:
+            handle.detach()
+    assert failures(ingest) == ["ValueError: planted"]
+
+
 def test_an_exception_that_cannot_be_told_is_a_failure_all_the_same(ingest: IngestDouble) -> None:
     model = nn.Linear(4, 4)
     with pytest.raises(Silent), rangewatch.attach(model, torch.optim.SGD(model.parameters(), 0.1), url=ingest.url):

@@ -78,5 +78,12 @@ def test_what_was_tied(ingest: IngestDouble, change: Callable[[Words], None], na
     assert newest.unreached == (), "what is new has had its gradient by now"
 
 
+def test_a_number_in_the_place_of_weights_ties_none() -> None:
+    model, empty = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)), torch.zeros(1)
+    for each in model.parameters():
+        each.data = empty.expand(4, 4)  # until they are loaded
+    assert parameter_names(model) == [["0.weight"], ["1.weight"]]
+
+
 def test_a_copy_is_tied_as_well() -> None:
     assert parameter_names(copy.deepcopy(Words())) == [["words.weight", "head.weight"]]

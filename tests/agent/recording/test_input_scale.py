@@ -15,6 +15,17 @@ from rangewatch.recording.input_scale import sampled
 from tests.agent.ingest_double import IngestDouble
 
 
+class Odd(Tensor):
+    """Counts what is asked of it, as another may draw random numbers or raise."""
+
+    asked = 0
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked += 1
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
 class Takes(nn.Module):
     """Whatever it is given."""
 
@@ -72,6 +83,13 @@ def test_what_is_not_read(ingest: IngestDouble, given: Callable[[], tuple[Any, .
 def test_without_gradients_or_on_a_device(ingest: IngestDouble) -> None:
     first, *others = trained(ingest, lambda step: (torch.full((2, 4), 3.0),), backend="device")
     assert first == {0: 3.0, 4: 3.0} and others == [{}, {}]
+
+
+def test_nothing_is_asked_of_a_subclass(ingest: IngestDouble) -> None:
+    given = torch.full((2, 4), 3.0).as_subclass(Odd)
+    Odd.asked = 0
+    assert set(trained(ingest, lambda step: (given,))[0].values()) == {3.0}
+    assert not Odd.asked
 
 
 @pytest.mark.parametrize("shape", [(5,), (4096,), (64, 65), (7, 3, 33, 31), (3, 100_000)])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, dataloader, get_worker_info
 
@@ -402,7 +403,14 @@ class TestCompiled:
         model = nn.Linear(4, 1)
         with rangewatch.attach(model, url=ingest.url):
             program = torch.export.export(model, (torch.ones(2, 4),))
+        assert program.graph_module.code == torch.export.export(model, (torch.ones(2, 4),)).graph_module.code
         assert "rangewatch" not in program.graph_module.code
+
+    def test_nothing_of_it_is_in_a_trace(self, ingest: IngestDouble) -> None:
+        model = nn.Linear(4, 1)
+        plain = make_fx(model)(torch.ones(2, 4)).code
+        with rangewatch.attach(model, url=ingest.url, level="grads"):
+            assert make_fx(model)(torch.ones(2, 4)).code == plain
 
 
 class TestFaults:

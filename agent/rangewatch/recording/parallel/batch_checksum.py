@@ -54,8 +54,6 @@ class BatchChecksums(StepReader, InputListener):
     def inputs_given(self, values: Any) -> None:
         """The model is called with these, for the first time in the step."""
         self._of_inputs.remove(self)
-        if torch._C._get_tracing_state() is not None:  # what is read would be a part of the trace
-            return
         tensors = [each for each in leaves(values) if isinstance(each, Tensor)][:MOST_TENSORS]
         whole = [each for each in tensors if not each.is_floating_point() and not each.is_complex()]
         chosen = [part for each in whole or tensors if (part := self._part(each)) is not None]

@@ -22,6 +22,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, Guarded
 from rangewatch.core.patched_function import PatchedFunction
+from rangewatch.recording.eager import run_eagerly
+
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 MEANT = "the loop has made an update without reducing this gradient"
 
@@ -78,7 +81,9 @@ class ReducedByHand:
         """`group` is about to reduce this. Over a part of the ranks it makes no replicas of all."""
         if group.size() != dist.get_world_size() or len(self._memory) >= limits.REDUCED_BY_HAND:
             return
-        for each in (given,) if isinstance(given, Tensor) else given:
+        if isinstance(given, Tensor):
+            given = (given,)
+        for each in given if isinstance(given, (list, tuple)) else ():  # of an iterator the call gets what we leave
             if type(each) in (Tensor, nn.Parameter) and each.layout is torch.strided:
                 storage = StorageWeakRef(each.untyped_storage())  # type: ignore[no-untyped-call]
                 self._memory[storage.cdata, each.data_ptr(), each.numel()] = storage
@@ -146,8 +151,9 @@ class _AllReduce:
     def _around(cls, own: Callable[..., Any]) -> Callable[..., Any]:
         def allreduce(group: Any, *args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
-            for each in cls._listeners:
+            for each in () if _is_compiling() else cls._listeners:
                 each(group, given)
             return own(group, *args, **kwargs)
 
+        run_eagerly(allreduce)
         return allreduce

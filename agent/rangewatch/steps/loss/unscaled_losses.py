@@ -67,7 +67,7 @@ class UnscaledLosses:
         self._is_due = step < FIRST or not step % EVERY
         if self._is_due and gradient is None and isinstance(loss, Tensor) and loss.numel() == 1:
             scale = self._scaling.only_scale()
-            if scale is not None:
+            if scale is not None and not loss._backward_hooks:  # which may scale its gradient
                 self._last = _look(loss.grad_fn, scale)
 
     def reached(self) -> None:

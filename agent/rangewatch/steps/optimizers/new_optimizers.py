@@ -20,7 +20,8 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core.guard import Guard, Guarded, logger
 from rangewatch.delivery.sender import THREAD as SENDER
-from rangewatch.hooks.compiled import CompiledCall, run_eagerly
+from rangewatch.hooks.compiled import CompiledCall
+from rangewatch.recording.eager import run_eagerly
 from rangewatch.steps.boundary import StepBoundary
 from rangewatch.steps.end_hooks import stepped, watch_step
 from rangewatch.steps.interface import StepRecorder

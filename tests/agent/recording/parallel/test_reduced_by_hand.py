@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +110,31 @@ def test_nobody_listens_where_nothing_was_heard(reductions: ReducedByHand) -> No
     reduce(torch.ones(2))
     reductions.find(with_gradients())
     assert reductions.count == 0
+
+
+def test_the_call_gets_what_the_loop_gave_it(reductions: ReducedByHand) -> None:
+    parameter, other = with_gradients()[:2]
+    assert parameter.grad is not None
+    assert other.grad is not None
+    with contextlib.suppress(TypeError):  # older torch takes no iterator
+        dist.group.WORLD.allreduce(each for each in [parameter.grad]).wait()
+    dist.group.WORLD.allreduce((other.grad,)).wait()
+    reductions.find([parameter, other])
+    assert known(reductions, [parameter, other]) == [None, ""]
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_nothing_of_it_is_compiled(reductions: ReducedByHand) -> None:
+    def reduced(gradient: Tensor) -> Tensor:
+        dist.all_reduce(gradient, async_op=True).wait()  # which breaks the graph, so what is called next is compiled
+        return gradient / 2
+
+    parameter = with_gradients()[0]
+    assert parameter.grad is not None
+    with pytest.MonkeyPatch.context() as patch:
+        unraisable: list[object] = []
+        patch.setattr(sys, "unraisablehook", unraisable.append)
+        torch.compile(reduced, backend="eager")(parameter.grad)
+    assert not unraisable
+    reductions.find([parameter])
+    assert known(reductions, [parameter]) == [""]

@@ -79,7 +79,7 @@ def test_what_is_packed_away_is_not_computed_again() -> None:
     assert _look(loss.grad_fn, SCALE) is _Seen.UNKNOWN and len(calls) == 1
 
 
-@pytest.mark.parametrize("factor", ["not", "scaled", "given"])
+@pytest.mark.parametrize("factor", ["not", "scaled", "given", "hooked"])
 def test_what_is_sent(ingest: IngestDouble, factor: str) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -89,6 +89,8 @@ def test_what_is_sent(ingest: IngestDouble, factor: str) -> None:
             optimizer.zero_grad()
             scaler.scale(model(torch.ones(2, 3)).mean()).backward()
             other = model(torch.ones(2, 3)).square().mean()
+            if factor == "hooked":
+                other.register_hook(lambda gradient: gradient * 64.0)
             if factor == "given":
                 other.backward(torch.tensor(64.0))
             else:
