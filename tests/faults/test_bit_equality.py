@@ -76,4 +76,5 @@ def test_a_script_trains_the_same_with_the_agent(script: Script, monkeypatch: py
         watched = trained(script)
         monkeypatch.setenv("RANGEWATCH_ENABLED", "0")
         assert trained(script) == watched
-    assert len(watched) >= STEPS
+    skipped = 8 if script.family == "scaled" else 0  # no update is made until the first scale fits
+    assert len(watched) >= STEPS - skipped

@@ -561,10 +561,9 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
 
 
 def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
-    """A warning where it is most of what the optimizers have, or a third of it whose modules are called: a few belong
-    to layers that are not in use."""
-    called = {each.fqn for each in evidence.tensors.entries if each.kind == "output"}
-    are_called = all(name.rpartition(".")[0] in called for name in optimizers.unreached)
+    """A warning where it is most of what the optimizers have, or a third of it whose modules are called before others
+    that are reached: a few belong to layers that are not in use, and a head may be called for nothing."""
+    are_called = _are_before_others(evidence, optimizers.unreached)
     first, count = optimizers.unreached[0], optimizers.unreached_count
     held = optimizers.trainable_count - optimizers.left_out_count
     which = f"parameters {first} and {count - 1} more" if count > 1 else f"parameter {first}"
@@ -576,7 +575,10 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
         evidence=(
             f"Of {held} parameters that the optimizers ({', '.join(optimizers.classes)}) train {count} have had no "
             f"gradient since the run began: {_names(optimizers.unreached, count)}.",
-            *(["Their modules are called: what they give is detached, or used for nothing."] * are_called),
+            *(
+                ["Their modules are called, and others after them are reached: what they give is detached."]
+                * are_called
+            ),
         ),
         remedy=(
             Remedy(
@@ -587,6 +589,16 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
         ),
         facts={"parameters": count, "of": held, "cause_class": "no_gradient"},
     )  # fmt: skip
+
+
+def _are_before_others(evidence: Evidence, names: Sequence[str]) -> bool:
+    """Whether all modules of these parameters are called, and one after them all has a parameter with a gradient."""
+    entries, position = evidence.tensors.entries, evidence.tensors.position
+    calls = {each.fqn: int(position[at]) for at, each in enumerate(entries) if each.kind == "output"}
+    own = [calls.get(name.rpartition(".")[0]) for name in names]
+    known = [each for each in own if each is not None]
+    reached = [calls.get(entries[int(each)].fqn.rpartition(".")[0], -1) for each in tensors_of(evidence, "grad")]
+    return bool(known) and len(known) == len(own) and max(reached, default=-1) > max(known)
 
 
 MOST_NAMED = 4
