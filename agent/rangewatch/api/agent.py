@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+import torch
 from torch import nn
 
 from rangewatch import collectors
@@ -49,6 +50,8 @@ from rangewatch.recording.whatif import WhatIfReader
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.trackers.mirrors import Mirrors
 from rangewatch.wire.records import RankInfo
+
+_NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
 class Agent:
@@ -265,7 +268,8 @@ class Agent:
         """The same for the user's values, see `LoggedValues.log`; `caller`: a number for the line that calls."""
         is_first = self.step == self.options.start_step
         forwards = 0 if self.phases.has_backward else self.phases.forward_count
-        self.values.log(values, self.step, caller, forwards, is_between=self._is_between(), is_first=is_first)
+        with _NoTorchFunction():  # a subclass may make anything of what is asked of it
+            self.values.log(values, self.step, caller, forwards, is_between=self._is_between(), is_first=is_first)
 
     def batch(self, ids: Any, losses: Any, caller: int) -> None:
         """The rows of the data that a step is made of, see `Handle.batch`."""

@@ -207,8 +207,11 @@ class LoggedValues:
 
 
 def _now(value: Any) -> Any:
-    """The value as it is now, whatever the loop does with its tensor before it is filed."""
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    """The value as it is now, whatever the loop does with its tensor before it is filed. A tensor of more than one
+    element is not recorded, and so is not kept: it may be a large part of the memory."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone() if value.numel() == 1 else f"a tensor of {value.numel()} elements"
 
 
 def _series_name(name: str) -> str:

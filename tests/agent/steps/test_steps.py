@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import rangewatch
+from rangewatch.recording.logged_values import _now
 from rangewatch.steps.boundary import StepBoundary
 from rangewatch.steps.scalers.method_watch import Patch
 from tests.agent.ingest_double import IngestDouble
@@ -322,6 +323,9 @@ class TestSeries:
                     value.fill_(-1.0)
         assert ingest.series("value") == {step: float(step) for step in range(12)}
         assert ingest.series("of_sample") == {step: float(step) for step in sampled}
+
+    def test_a_large_tensor_is_not_kept_until_the_step_of_its_line_is_known(self) -> None:
+        assert _now(value := torch.ones(()).expand(1)) == 1 and not isinstance(_now(value.expand(9)), Tensor)
 
     def test_a_line_within_the_step_logs_for_it_however_many_forwards_it_has(self, ingest: IngestDouble) -> None:
         model = nn.Linear(2, 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
@@ -18,6 +19,8 @@ from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss.loss_targets import LossTargets
 from rangewatch.steps.loss.unscaled_losses import UnscaledLosses
 from rangewatch.steps.loss_scale import LossScaling
+
+_NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
 class BackwardLoss(StepReader):
@@ -35,13 +38,18 @@ class BackwardLoss(StepReader):
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
         self._has_recorded = False
+        self._counted: int | None = None
+        """`id` of what the backward that returned last began with, until another begins."""
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`torch.autograd.backward` is called with these."""
         self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
+        self._counted = None
         self._agent.before_backward()
         self._graph.before(args, kwargs)
-        if self._agent.observer.is_active:
+        if not self._agent.observer.is_active:
+            return
+        with _NoTorchFunction():  # a subclass may make anything of what is asked of it
             began_at = kwargs.get("tensors", args[0] if args else None)
             gradient = kwargs.get("grad_tensors", args[1] if len(args) > 1 else None)
             self._unscaled.began(began_at, gradient, self._began)
@@ -54,9 +62,18 @@ class BackwardLoss(StepReader):
         self._graph.after(args, kwargs)
         if self._agent.observer.is_active and self._has_reached():
             self._unscaled.reached()
+        with _NoTorchFunction():
+            self._read(args, kwargs)
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loss = _scalar(args, kwargs)
         if loss is None or not self._agent.observer.is_active or not (self._is_wanted() and self._has_reached()):
             return
+        given: Any = kwargs.get("tensors", args[0] if args else None)
+        key = id(given if isinstance(given, Tensor) else given[0])
+        if key == self._counted:  # torch calls itself a second time with a subclass, inside of the first
+            return
+        self._counted = key
         scale = self._scaling.scale()
         if self._agent.observer.is_on_device(loss):
             value: Tensor | float = loss.double() if loss.device.type != "mps" else loss.float()

@@ -138,3 +138,33 @@ def test_a_backward_that_raises_is_the_loops_own(ingest: IngestDouble) -> None:
         optimizer.step()
         assert not handle.stats()["faults"]
     assert sorted(ingest.series("loss")) == [1]
+
+
+class Odd(torch.Tensor):
+    """Counts what is asked of it, as another may draw random numbers or raise."""
+
+    asked = 0
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked += 1
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_nothing_is_asked_of_a_subclass(ingest: IngestDouble, logs: bool) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model)
+    Odd.asked = 0
+    torch.autograd.backward(loss_of(model).as_subclass(Odd))
+    of_torch, Odd.asked = Odd.asked, 0
+    losses = {}
+    with rangewatch.attach(model, optimizer, url=ingest.url) as handle:
+        for step in range(STEPS):
+            loss = loss_of(model)
+            losses[step] = loss.item()
+            torch.autograd.backward(loss.as_subclass(Odd))
+            optimizer.step()
+            if logs:
+                handle.log(loss=loss.as_subclass(Odd))
+    assert ingest.series("loss") == losses and Odd.asked == STEPS * of_torch
