@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PROXY = getattr(getattr(torch._C, "_TorchDispatchModeKey", None), "PROXY", None)
+_keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+_TRACING = [key for name in ("PROXY", "FAKE") if (key := getattr(_keys, name, None)) is not None]
 _get_dispatch_mode: Callable[[Any], Any] = getattr(torch._C, "_get_dispatch_mode", lambda key: None)
 _tracing_state = torch._C._get_tracing_state
 _mode_count: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -19,10 +20,11 @@ _is_compiling = torch.compiler.is_compiling
 
 
 def is_traced_now() -> bool:
-    """Whether what is computed now becomes a part of a graph: of `torch.jit.trace`, `torch.export` or `make_fx`."""
+    """Whether what is computed now becomes a part of a graph, of `torch.jit.trace`, `torch.export` or `make_fx`, or is
+    of tensors without memory."""
     if _tracing_state() is not None or _is_compiling():
         return True
-    return _PROXY is not None and _get_dispatch_mode(_PROXY) is not None
+    return any(_get_dispatch_mode(key) is not None for key in _TRACING) if _mode_count() else False
 
 
 def hidden_from_modes(values: Iterable[Any] = ()) -> contextlib.AbstractContextManager[Any]:
