@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
+from rangewatch.recording.eager import hidden_from_modes
 from rangewatch.recording.level import LOW_PRECISION, TimedHook
 from rangewatch.recording.observer import Observer
 from rangewatch.recording.rows.mirror import TENSOR
@@ -24,6 +25,7 @@ from rangewatch.recording.tensor_names import leaves
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 """What holds no tensor."""
 
+_mode_count = torch._C._len_torch_dispatch_stack
 _is_grad_enabled = torch.is_grad_enabled
 _graph_task_id = torch._C._current_graph_task_id
 _tracing_state = torch._C._get_tracing_state
@@ -168,7 +170,7 @@ class OutputHook:
                 elif (index, leaf is None) not in self._others:
                     self._note_other(index, leaf, value)
         if self.after and self._reads_tensor and _graph_task_id() == -1:
-            with _NoTorchFunction():
+            with _NoTorchFunction(), hidden_from_modes(leaves(value)):
                 numbers = [slot.number if slot.dtype else -1 for slot in self._slots]
                 for each in self.after:
                     each.read(leaves(value), numbers)
@@ -222,7 +224,11 @@ class OutputHook:
                 slot.dtype = tensor.dtype if slot.number >= 0 else None
             if slot.number >= 0:
                 try:
-                    self._observer.read(slot.number, tensor)
+                    if _mode_count():
+                        with hidden_from_modes([tensor]):
+                            self._observer.read(slot.number, tensor)
+                    else:
+                        self._observer.read(slot.number, tensor)
                 except RuntimeError as error:
                     self._observer.explain(error, tensor, self._fqn, self.kind)
         if self._reads_gradient and tensor.requires_grad:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, logger
+from rangewatch.recording.eager import hidden_from_modes
 from rangewatch.recording.level import Cost, TimedHook
 from rangewatch.recording.rows.device_ring import DeviceReader
 from rangewatch.recording.rows.mirror import TENSOR, own_cells
@@ -397,6 +398,10 @@ class Observer:
     def read_elsewhere(self, number: int, tensor: Tensor) -> None:
         """Read what the host reader leaves alone: shards, subclasses, and tensors on an accelerator."""
         local = local_part(tensor)
+        with hidden_from_modes([local]):
+            self._read_local(number, tensor, local)
+
+    def _read_local(self, number: int, tensor: Tensor, local: Tensor) -> None:
         if local.is_cpu and not self._forces_device:
             self.host.read(number, local.as_subclass(Tensor))
         elif is_freed(local):  # a kernel would read memory that is another's by now

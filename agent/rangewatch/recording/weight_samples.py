@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from rangewatch.core import limits
 from rangewatch.core.selection import Selection
+from rangewatch.recording.eager import hidden_from_modes
 from rangewatch.recording.events import Events
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import ForwardListener, Observer, StepReader, is_being_captured, local_part
@@ -54,10 +55,11 @@ class Sample:
             return
         now = local_part(parameter.detach())
         copy = self._copy
-        if copy is None or copy.shape != now.shape or copy.device != now.device or copy.dtype != now.dtype:
-            self._copy, self._change = now.clone(), torch.empty_like(now)
-        else:
-            copy.copy_(now)
+        with hidden_from_modes([now]):
+            if copy is None or copy.shape != now.shape or copy.device != now.device or copy.dtype != now.dtype:
+                self._copy, self._change = now.clone(), torch.empty_like(now)
+            else:
+                copy.copy_(now)
 
     def change(self, *, is_likely: bool = False) -> Tensor | float | None:
         """The largest change of an element since the copy; None where there is none to compare with. `is_likely`: it is
@@ -66,13 +68,14 @@ class Sample:
         now = None if parameter is None else local_part(parameter.detach())
         if now is None or copy is None or change is None or copy.shape != now.shape or copy.device != now.device:
             return None
-        if now.is_cpu:
+        with hidden_from_modes([now]):
+            if not now.is_cpu:
+                return torch.linalg.vector_norm(torch.sub(now, copy, out=change), float("inf"))
             if not is_likely and torch.equal(now, copy):
                 return 0.0
             largest = float(torch.linalg.vector_norm(torch.sub(now, copy, out=change).float(), float("inf")))
-            # Where there is a change, it is NaN or is lost in rounding if none is seen.
-            return largest if largest > 0 or is_likely else float("inf")
-        return torch.linalg.vector_norm(torch.sub(now, copy, out=change), float("inf"))
+        # Where there is a change, it is NaN or is lost in rounding if none is seen.
+        return largest if largest > 0 or is_likely else float("inf")
 
 
 class WeightSamples(StepReader, ForwardListener):

@@ -29,7 +29,7 @@ from rangewatch.core.guard import Guard, Guarded
 from rangewatch.core.patched_function import PatchedFunction
 from rangewatch.hooks.compiled import IS_SUPPORTED, CompiledCall
 from rangewatch.hooks.model_hooks import KEY as READS_KEY
-from rangewatch.recording.eager import is_traced_now, run_eagerly
+from rangewatch.recording.eager import hidden_from_modes, is_traced_now, run_eagerly
 from rangewatch.recording.observer import ForwardListener, StepReader
 from rangewatch.recording.phase_times import BACKWARD, DATA_WAIT, FORWARD, OPTIMIZER
 from rangewatch.recording.tensor_names import is_container, leaves
@@ -258,7 +258,10 @@ class ForwardPhases(StepReader):
             for each in tuple(self._listeners):
                 each.forward_begins()
             if hook:
-                with _NoTorchFunction():  # a subclass may make anything of what is asked of it
+                with (
+                    _NoTorchFunction(),
+                    hidden_from_modes(leaves(hook[0][1:])),
+                ):  # a subclass may make anything of what is asked of it
                     self._given(hook[0][1:])
         if not self._agent.observer.is_evaluating:
             self._has_been_called = True

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, dataloader, get_worker_info
@@ -409,8 +410,12 @@ class TestCompiled:
     def test_nothing_of_it_is_in_a_trace(self, ingest: IngestDouble) -> None:
         model = nn.Linear(4, 1)
         plain = make_fx(model)(torch.ones(2, 4)).code
-        with rangewatch.attach(model, url=ingest.url, level="grads"):
+        with rangewatch.attach(model, url=ingest.url, level="grads") as handle:
+            model(torch.ones(2, 4))
+            handle.step()
             assert make_fx(model)(torch.ones(2, 4)).code == plain
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                model(torch.ones(2, 4))
 
 
 class TestFaults:

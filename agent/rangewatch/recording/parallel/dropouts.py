@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard, Guarded
+from rangewatch.recording.eager import hidden_from_modes
 from rangewatch.recording.events import Events, sendable
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import ForwardListener, Observer, StepReader, is_being_captured, local_part
@@ -88,6 +89,10 @@ class DropoutReads(StepReader, ForwardListener):
         if torch.compiler.is_compiling() or not given:
             return
         pair = [local_part(each) if isinstance(each, Tensor) else None for each in (given[0], made)]
+        with hidden_from_modes(pair):
+            self._compare(pair)
+
+    def _compare(self, pair: list[Tensor | None]) -> None:
         for name, each in zip((GIVEN, MADE), pair, strict=True):
             if each is None or is_being_captured(each) or not each.numel():
                 return
