@@ -61,7 +61,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 LATE = "there was no time for it: the rules took as long as they may at once"
 
 AIM_S = 0.13
-"""Of processor time for all rules, each time that a live run is examined, in the mean. The whole look has 0.15: of 1,024
+"""Of processor time for all rules, each time that a live run is examined, in the mean. All of it has 0.15: of 1,024
 ranks the run itself is opened in 0.013, and its findings are joined in 0.002.
 """
 

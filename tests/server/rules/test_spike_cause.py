@@ -73,6 +73,24 @@ def test_nothing_rose_before_the_loss_so_its_targets_are_left(recording: Recordi
     assert not any("ower the learning rate" in each.text for each in finding.remedy)
 
 
+@pytest.mark.parametrize("since", [0.0, 8.0])
+def test_a_softmax_that_gives_no_zeros_any_more_has_lost_its_mask(recording: Recording, since: float) -> None:
+    """Read at each 16th step: 8 of 32 elements before, and `since`."""
+    is_read, each = np.arange(STEPS) % 16 == 0, np.arange(STEPS)
+    softmax = [*TENSORS, tensor("mlp.softmax", call_index=6, module="Softmax")]
+    columns: dict[str, Any] = {
+        "amax": np.vstack([height(), np.full((1, STEPS), 0.5)]),
+        "full_numel": np.where(is_read, 32.0, 0.0),
+        "zero_count": np.where(is_read, np.where(each < AT, 8.0, since), 0.0),
+    }
+    recording.write(softmax, STEPS, columns, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    is_lost = since == 0.0
+    assert (cause(finding) == "mask") == is_lost
+    assert ("must be -inf" in finding.remedy[0].text) == is_lost
+    assert any("25% was exactly 0 at each reading before" in text for text in finding.evidence) == is_lost
+
+
 def multiplied(by: float, usual: float = 2.0) -> dict[str, Any]:
     loss = usual * (1 + NOISE.normal(0, 0.025, STEPS))
     loss[AT : AT + 4] *= by

@@ -18,6 +18,7 @@ from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import outliers, row_sentences, rows_of
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
+from rangewatch_server.rules.loss.lost_mask import of_lost_mask
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
 from rangewatch_server.rules.optimizers import keeps_squares
@@ -120,7 +121,7 @@ def explained(
     every = [
         *anew, *written, *restored,
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
-        *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed),
+        *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed), *of_lost_mask(evidence, step),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
             has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short, is_lasting=is_lasting,
@@ -645,7 +646,7 @@ NAMES = {
     "data": "the batch of that step", "learning_rate": "the learning rate",
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
-    "clip": "gradients that were no longer clipped",
+    "clip": "gradients that were no longer clipped", "mask": "a mask that is no longer there",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -663,6 +664,7 @@ TESTS = {
     "forward_arithmetic": "Compute the loss of that batch again, outside of the loop: if it is usual there, the loop's "
     "code multiplied it.",
     "clip": "Go back to a checkpoint from before it and repeat these steps with the clip as it was.",
+    "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
 
@@ -756,6 +758,14 @@ def _remedies(
                 "", because,
             )  # fmt: skip
         yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
+    elif cause == "mask":
+        yield Remedy(
+            f"Look at the mask that is added from step {step} on: it must be -inf (or False for "
+            "scaled_dot_product_attention) at each place that is padding or lies ahead, and 0 (True) elsewhere; ones "
+            "and zeros, as tokenizers give them, mask nothing when they are added.",
+            "mask = torch.zeros(4, 8).masked_fill(torch.arange(8) >= 5, float('-inf'))  # places from 5 on are padding",
+            because,
+        )
     elif cause == "forward_arithmetic":
         yield Remedy(
             f"Look at what multiplied the loss at step {step}: the weight of a term or of rows, a sum in place of a "

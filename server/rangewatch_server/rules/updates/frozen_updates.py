@@ -84,10 +84,10 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     least = float(left[-len(still) :].min() / usual)
     if given <= LEAST or (not is_zero and given < ALIKE * _given(evidence, gradients, began)):
         return
-    largest = _largest(evidence, gradients, began, int(still[0]))
+    largest, largest_at = _largest(evidence, gradients, began, int(still[0]))
     scale = evidence.series("loss_scale", began, int(still[-1]) + 1) if evidence.is_loss_scaled else np.ones(1)
     is_scale = not is_zero and is_one_over(evidence, least, scale, SCALED)
-    yield _finding(evidence, began, still, float(size[at[last]]), largest, remains, is_scale=is_scale)
+    yield _finding(evidence, began, still, float(size[at[last]]), largest, largest_at, remains, is_scale=is_scale)
 
 
 def _has_low_precision(evidence: Evidence) -> bool:
@@ -98,36 +98,42 @@ def _has_low_precision(evidence: Evidence) -> bool:
 
 def _given(evidence: Evidence, gradients: Array, step: int) -> float:
     """The largest gradient of any parameter at `step`, without the loss scale."""
-    return _largest(evidence, gradients, step, step + 1)
+    return _largest(evidence, gradients, step, step + 1)[0]
 
 
-def _largest(evidence: Evidence, gradients: Array, start: int, stop: int) -> float:
-    """The largest finite gradient of any parameter and rank in [start, stop), without the loss scale."""
+def _largest(evidence: Evidence, gradients: Array, start: int, stop: int) -> tuple[float, int]:
+    """The largest finite gradient of any parameter and rank in [start, stop), without the loss scale, and its step."""
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, stop, ("amax",), gradients)
     values = np.asarray(block.columns["amax"], np.float64)
     if evidence.is_loss_scaled:
         scale = evidence.series("loss_scale", start, start + values.shape[1])
         values = values / np.where(scale > 0, scale, 1.0)
-    return float(values[np.isfinite(values)].max(initial=0.0))
+    of_each = np.where(np.isfinite(values), values, 0.0).max(axis=0, initial=0.0)
+    return (float(of_each.max()), start + int(of_each.argmax())) if len(of_each) else (0.0, start)
 
 
 def _finding(
-    evidence: Evidence, began: int, still: Array, before: float, gradient: float, remains: float, *, is_scale: bool
-) -> Finding:
-    """`remains`: the part of what gradients moved before that the largest update since has; 0: none."""
+    evidence: Evidence, began: int, still: Array, before: float, gradient: float, gradient_at: int, remains: float,
+    *, is_scale: bool,
+) -> Finding:  # fmt: skip
+    """`gradient`: the largest of the steps in which it began. `remains`: the part of what gradients moved before that
+    the largest update since has; 0: none.
+    """
     rank, seen = only_rank(evidence), int(still[-1])
     usual = _given(evidence, tensors_of(evidence, "grad"), began)
     is_own = gradient >= (usual / DWARFED if remains else SQUARE)
     what = f"is {gradient / usual:.3g} times as large as before" if remains else "is Inf in float32"
+    step = gradient_at if is_own else began + 1
+    when = place(step, rank) + ("" if is_own else f", or up to {int(still[0]) - began - 1} steps later")
     keeps = (
         "Adam keeps its square for a thousand steps and more, and divides each update by the root of that."
         if remains
         else "what Adam keeps of squares stays Inf: it divides each later update by that."
     )
     cause = (
-        f"Cause (likely): a gradient of {gradient:.3g} in the steps after {began}. It {what}, and {keeps}"
+        f"Cause (likely): a gradient of {gradient:.3g} at step {step}. It {what}, and {keeps}"
         if is_own and remains
-        else f"Cause (likely): a gradient of {gradient:.3g} in the steps after {began}. Its square {what}, and {keeps}"
+        else f"Cause (likely): a gradient of {gradient:.3g} at step {step}. Its square {what}, and {keeps}"
         if is_own
         else "Cause (likely): loss scaling: what is left is about what a division by the loss scale leaves. "
         "scaler.step() divides gradients by it, and so may other code before. Against that: one gradient that was far "
@@ -139,8 +145,8 @@ def _finding(
     )
     nothing = f"at most {remains:.2g} of what gradients moved before" if remains else "nothing of the gradients"
     return Finding(
-        rank=rank, step=began + 1, subject="frozen", kind=None,
-        summary=f"{place(began + 1, rank)}, or up to {int(still[0]) - began - 1} steps later: from here on {nothing} "
+        rank=rank, step=step, subject="frozen", kind=None,
+        summary=f"{when}: from here on {nothing} "
         f"is in the updates: {'next to ' if remains else ''}nothing is learned any more.",
         evidence=(
             f"Of the gradients {'so little' if remains else 'nothing'} was in the update of any matrix that was looked "
@@ -165,7 +171,7 @@ def _finding(
             ),
         ),
         facts={
-            "since_step": began + 1, "seen_step": seen, "readings": len(still), "gradient": gradient,
+            "since_step": step, "seen_step": seen, "readings": len(still), "gradient": gradient,
             "remains": remains, "cause_class": "optimizer" if is_own else "loss_scale" if is_scale else "clip",
         },
     )  # fmt: skip
