@@ -1,9 +1,10 @@
-"""A recurrent encoder and a decoder put letters in order. FAULT from the start: after the optimizer has been made, the encoder is replaced by a deep copy of the
-one of another model: the optimizer steps the parameters of the encoder that nobody uses, and the new one never moves.
+"""A recurrent encoder and a decoder put letters in order. FAULT from the start: after the optimizer has been made, the encoder is replaced by a deep copy of
+the one of another model: the optimizer steps the parameters of the encoder that nobody uses, and the new one never moves.
 Without Rangewatch: loss 2.07 to 0.74 by the decoder alone; the encoder never moves, and its gradient, which zero_grad() of the optimizer does not
 know, piles up from 0.018 to 42.
 Variant of: weights: block_that_was_copied_after_the_optimizer_was_made.
-Cause: optimizer or no_gradient. Step: 0 on. Place: encoder. Right: optimizer / parameters / param_groups / copied. Wrong: rate, GradScaler, attention mask."""
+Cause: optimizer, no_gradient or weight. Step: 0 on. Place: encoder.
+Right: optimizer / parameters / param_groups / copied. Wrong: rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["optimizer", "no_gradient", "weight"], "step": [0, 60], "place": ".*encoder.*", "rank": None,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
           "right": "optimizer|param"}

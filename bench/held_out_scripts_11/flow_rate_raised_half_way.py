@@ -1,5 +1,5 @@
-"""A normalising flow of affine couplings, trained by SGD with momentum. FAULT at step 110 of 220: a plan of rates by epochs raises the rate a hundredfold where it
-should have lowered it to a hundredth, and the training diverges.
+"""A normalising flow of affine couplings, trained by SGD with momentum. FAULT at step 110 of 220: a plan of rates by epochs raises the rate a hundredfold where
+it should have lowered it to a hundredth, and the training diverges.
 Without Rangewatch: loss 8.3 to 1.49 at step 110; 36.5 at step 111, 4.0e10 at step 112, NaN from step 113 on.
 Variant of: rates: gpt_diverges_at_step_30_of_60.
 Cause: learning_rate. Step: 110. Right: learning rate / lr / schedule / clip. Wrong: GradScaler, attention mask."""

@@ -1,8 +1,9 @@
 """A convolutional net of fourteen layers that counts spots, each layer followed by a sigmoid, without norms or skips. FAULT from the start: the gradient is
 smaller by a factor at each layer and does not reach the first ones; the net says the mean.
-Without Rangewatch: loss 4.7 to 0.66 at step 20, and at the variance of the counts from then on; gradient of the first layer 2e-13, of the last 0.03 to 2.3.
+Without Rangewatch: loss 4.7 to 0.66 at step 20, and at the variance of the counts from then on; gradient of the first layer 2e-13,
+of the last 0.03 to 2.3.
 Variant of: starts: sigmoids_of_fifteen_layers.
-Cause: no_gradient (vanishing) or dead_units. Step: 0 on. Place: the first layers. Right: vanish / sigmoid / ReLU / norm / skip / initial. Wrong: lower the rate."""
+Cause: no_gradient (vanishing) or dead_units. Step: 0. Place: any. Right: vanish / sigmoid / ReLU / norm / skip / initial. Wrong: lower the rate."""
 EXPECT = {"cause": ["no_gradient", "dead_units"], "step": [0, 100], "place": None, "rank": None,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask", "[Cc]lip the grad"],
           "right": "vanish|sigmoid|[Rr]e[Ll][Uu]|norm|skip|residual|initiali|saturat"}

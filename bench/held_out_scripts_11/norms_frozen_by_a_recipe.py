@@ -1,5 +1,5 @@
-"""A net of 1d convolutions learns the words of a small vocabulary from scratch. FAULT from the start: train() is overridden by a recipe of fine-tuning which keeps
-batch norms in eval mode; their running statistics stay at mean 0 and variance 1 and nothing is normed.
+"""A net of 1d convolutions learns the words of a small vocabulary from scratch. FAULT from the start: train() is overridden by a recipe of fine-tuning which
+keeps batch norms in eval mode; their running statistics stay at mean 0 and variance 1 and nothing is normed.
 Without Rangewatch: loss 2.09 (chance is 2.08) from step 0 to the end; all running variances exactly 1. With norms that train the loss is 0.06.
 Variant of: starts: batch_norms_stand_still_from_the_start.
 Cause: eval. Step: 0. Place: a norm. Right: eval / train() / running statistics / batch norm. Wrong: GradScaler, attention mask."""
