@@ -229,3 +229,48 @@ def test_a_jump_out_of_a_descent(recording: Recording) -> None:
 def test_none_out_of_a_descent(recording: Recording, loss: np.ndarray) -> None:
     write(recording, loss)
     assert recording.diagnose(loss_spike.RULE).findings == ()
+
+
+def descent_to(since: float = 2.0, noise: float = 0.15) -> np.ndarray:
+    """A loss that falls from 2 to 0.3 in 100 steps, and is about `since` from then on."""
+    each = np.arange(160)
+    return np.where(each < 100, 2 * np.exp(-each / 50), since) * (1 + np.random.default_rng(3).normal(0, noise, 160))
+
+
+@pytest.mark.parametrize(("size", "since"), [(5.0, 1.0), (1 / 255, 1.0), (1.2, 1.0), (5.0, 0.3)])
+def test_a_loss_that_rises_with_the_size_of_the_inputs(recording: Recording, size: float, since: float) -> None:
+    """It is no higher than half of what it was at first, and some values are low: only the inputs show that it rose."""
+    inputs = np.where(np.arange(160) < 100, 1.0, size) * (1 + np.random.default_rng(4).normal(0, 0.01, 160))
+    loss = descent_to(since)
+    loss[103] = 0.3
+    recording.write([tensor("a")], 160, series={"loss": loss, "input_rms": inputs})
+    found = recording.diagnose(loss_spike.RULE).findings
+    assert [(each.step, each.severity) for each in found] == [(100, "warning")] * (size != 1.2 and since == 1.0)
+    for each in found:
+        assert each.facts["cause_class"] == "data" and "What the model is given changed" in " ".join(each.evidence)
+        (at_once,) = recording.diagnose(loss_spike.RULE, stop=104).findings
+        assert at_once.summary == each.summary and at_once.evidence[0] == each.evidence[0]
+
+
+def test_a_jump_out_of_a_descent_to_what_was_usual_48_steps_before(recording: Recording) -> None:
+    recording.write([tensor("a")], 160, series={"loss": descent_to(0.9, 0.05)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.severity) == (100, "warning")
+
+
+def test_a_first_value_half_as_high_does_not_hide_an_early_jump(recording: Recording) -> None:
+    loss = np.r_[2.95, np.full(49, 2.0), np.full(8, 5.0), np.full(42, 2.5)] * (1 + 0.01 * np.sin(np.arange(100)))
+    recording.write([tensor("a")], 100, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert finding.step == 50
+
+
+@pytest.mark.parametrize(("back", "severity"), [(108, "warning"), (150, "info")])
+def test_a_few_batches_are_no_harder_data(recording: Recording, back: int, severity: str) -> None:
+    """The loss is no higher than at first, and no gradient is larger; but it is low again at once."""
+    each = np.arange(200)
+    loss = 4 * np.exp(-each / 30) + 0.3 + np.where((each >= 100) & (each < back), 2.0, 0.0)
+    tensors = [tensor("a"), tensor("a.weight", "grad", 1)]
+    recording.write(tensors, 200, series={"loss": loss * (1 + 0.02 * np.sin(each))})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.severity) == (100, severity)

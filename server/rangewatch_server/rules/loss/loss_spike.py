@@ -10,6 +10,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_change
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers, thawed_before
@@ -71,6 +72,9 @@ RECENT, TRAILING, DOUBLED = 8, 9, 1.0
 median the fall is taken off to see how it scatters; by how many times of that it must rise: `HISTORY` values that fall
 scatter too much to show it."""
 
+FALLING = 32
+"""Values before such a jump that it must be above, all of them: of those before, a loss that falls was as high."""
+
 HUGE = 1e3
 """How many times as high as ever before a single value must be that is no hard batch."""
 
@@ -95,11 +99,17 @@ AS_HIGH = 0.5
 """Part of what it jumps to that an early loss must not have come to between low values before."""
 
 
+PASSING, STAYED = 32, 0.75
+"""Steps within which a loss that is low again at once was that of a few batches, and the part of its rise by which it
+must then have fallen."""
+
+
 class Jump(msgspec.Struct, frozen=True):
     """From `usual`, with a standard deviation of `scatter`, to `level` at `step`. `count` high values in a row show it.
 
     `back`: the step from which it was low again; None: not yet. `writes`: those of code to the weights that
     could be judged, of which this is the first; 0: it is none. `among`: values before it that show what was usual.
+    `of`: values among which the high ones are; 0: they are in a row.
     """
 
     step: int
@@ -110,6 +120,7 @@ class Jump(msgspec.Struct, frozen=True):
     back: int | None
     writes: int = 0
     among: int = HISTORY
+    of: int = 0
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -127,16 +138,28 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     written = first_write(evidence, name)
     if written is not None and (not loss_jumps or written.step < loss_jumps[0].step - SETTLED):
         loss_jumps = [_written_jump(evidence, name, written, limits), *loss_jumps]
+    changed = first_change(evidence, name)
+    if changed is not None and (not loss_jumps or changed.step < loss_jumps[0].step - SETTLED):
+        loss_jumps = [_changed_jump(evidence, name, changed, limits), *loss_jumps]
     if loss_jumps:
         yield _finding(evidence, name, loss_jumps)
 
 
 def _written_jump(evidence: Evidence, name: str, written: Written, limits: Thresholds) -> Jump:
-    values = evidence.series(name, written.step, min(evidence.whole_stop, written.step + WINDOW))
-    at = np.flatnonzero(np.isfinite(values))
-    is_low = values[at] <= written.usual + HALF * (written.level - written.usual)
-    back = _back(written.step + at, is_low, max(1, int(limits["least_values"])))
+    back = _low_again(evidence, name, written, limits)
     return Jump(written.step, written.usual, written.scatter, written.level, AFTER, back, written.judged)
+
+
+def _changed_jump(evidence: Evidence, name: str, changed: Changed, limits: Thresholds) -> Jump:
+    back = _low_again(evidence, name, changed, limits)
+    return Jump(changed.step, changed.usual, changed.scatter, changed.level, changed.count, back, 0, BEFORE, changed.of)
+
+
+def _low_again(evidence: Evidence, name: str, jump: Written | Changed, limits: Thresholds) -> int | None:
+    values = evidence.series(name, jump.step, min(evidence.whole_stop, jump.step + WINDOW))
+    at = np.flatnonzero(np.isfinite(values))
+    is_low = values[at] <= jump.usual + HALF * (jump.level - jump.usual)
+    return _back(jump.step + at, is_low, max(1, int(limits["least_values"])))
 
 
 def _jumps_in(evidence: Evidence, name: str, start: int, limits: Thresholds, stop: int | None = None) -> list[Jump]:
@@ -293,7 +316,7 @@ def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_sta
 
 
 def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> Iterable[Jump]:
-    """Jumps of a loss that falls, to above all of the `HISTORY` values before: each that is no part of one before."""
+    """Jumps of a loss that falls, to above all of the `FALLING` values before: each that is no part of one before."""
     if len(values) <= HISTORY:
         return
     trailing = np.median(np.lib.stride_tricks.sliding_window_view(values, TRAILING)[:-1], axis=1)
@@ -302,7 +325,7 @@ def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> I
     before = np.lib.stride_tricks.sliding_window_view(values, HISTORY)[:-1]
     usual = np.median(before[:, -RECENT:], axis=1)
     rise = np.maximum(limits["deviations"] * local, DOUBLED * np.abs(usual))
-    bar = np.maximum(usual + HALF * rise, before.max(axis=1))
+    bar = np.maximum(usual + HALF * rise, before[:, -FALLING:].max(axis=1))
     starts = np.flatnonzero((values[HISTORY:] > bar) & (values[HISTORY - 1 : -1] <= bar) & (steps[HISTORY:] >= since))
     least, over = max(1, int(limits["least_values"])), -1
     for at in starts.tolist():
@@ -332,7 +355,7 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
         is_low = values[at:] <= bar
         row = values[at:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
         low = np.flatnonzero(history <= bar)
-        if (history[low[0] :] >= AS_HIGH * np.median(row[: MOST // 2])).any():
+        if (history[low[0] :] >= max(bar, AS_HIGH * float(np.median(row[: MOST // 2])))).any():
             continue  # it was low, and as high, and low: rows that weigh much are in some batches alone
         count = _in_a_row(history, row, usual + rise, least)
         if count:
@@ -398,6 +421,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
     )
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
+    count = f"Of {first.of} values from that step on {first.count} are" if first.of else count
     return Finding(
         severity="info" if is_old or is_harder else "",
         rank=rank, step=first.step, subject="spike", tensor=None if is_harder else cause.tensor,
@@ -521,6 +545,7 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
     is_low = len(began) and jump.level <= np.median(began)
     is_explained = "learning_rate" in cause.weights or cause.cause in ("weight", "optimizer")
+    is_explained = is_explained or cause.weights.get("data", 0.0) >= SHOWN or _is_passing(evidence, name, jump)
     if not is_low or not len(gradients) or at <= low or is_explained:
         return False
     if risers(evidence, tensors_of(evidence, "update"), at - 1):
@@ -539,6 +564,19 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     had, have = (amax[:, : at - low] > 0).mean(axis=1) > HALF, (amax[:, at - low :] > 0).any(axis=1)
     bad = np.asarray(block.columns["nan_count"]) + np.asarray(block.columns["inf_count"])
     return bool(had.any() and (have | ~had).all() and not bad.any())
+
+
+def _is_passing(evidence: Evidence, name: str, jump: Jump) -> bool:
+    """Whether the loss stayed high until it was low again at once, within steps: no data that have become harder do so,
+    and what is learned of them brings the loss down by and by."""
+    if jump.back is None or jump.back - jump.step > PASSING:
+        return False
+    values = evidence.series(name, jump.step, jump.back + 1)
+    values = values[np.isfinite(values)]
+    rise = jump.level - jump.usual
+    return len(values) > 1 and bool(
+        values[-2] >= jump.usual + HALF * rise and values[-1] <= jump.usual + (1 - STAYED) * rise
+    )
 
 
 RULE = Rule(

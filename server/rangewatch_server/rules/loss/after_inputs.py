@@ -1,0 +1,101 @@
+"""Whether the loss rises where what the model is given has become another size, for good. Where it is known when to
+expect it, fewer values show a rise than at any other step: a loss that falls hides its own jumps for tens of steps.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from rangewatch_server.numerics.pyramid import FANOUT, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS
+from rangewatch_server.rules.recent import Array
+from rangewatch_server.rules.trend import MAD
+
+HISTORY, FEWEST = 64, 16
+"""Readings before that show what is usual, and how many there must be."""
+
+LASTING = 4
+"""Readings from the change on that must all be beyond it."""
+
+PLACES = 4
+"""Columns of a long run in which single steps are read: the first that differ."""
+
+BEFORE, RECENT, AFTER, LEAST, PART = 16, 8, 8, 3, 0.75
+"""Values of the loss before the change that those since must be above, those of them whose median is usual, those since
+that are looked at, and how many and which part of these must be high."""
+
+RISE = 0.5
+"""Part of its usual value by which the loss must rise."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """At `step`: the loss was `usual` before, with a standard deviation of `scatter`, then `level`: `count` of the `of`
+    values since are above all of the `BEFORE` ones."""
+
+    step: int
+    usual: float
+    scatter: float
+    level: float
+    count: int
+    of: int
+
+
+def first_change(evidence: Evidence, name: str) -> Changed | None:
+    """The first change of any input with which the series `name` rose; None where there is none."""
+    steps = sorted({at for each in INPUTS if evidence.has_series(each) for at in _changes(evidence, each)})
+    return next((found for step in steps if (found := _rise(evidence, name, step)) is not None), None)
+
+
+def _changes(evidence: Evidence, series: str) -> list[int]:
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    if level == 0:
+        return _in_steps(evidence, series, start, stop)
+    size, first = FANOUT**level, start // FANOUT**level
+    bits = _bits(evidence.largest(series, start, stop, level))
+    places = np.flatnonzero(np.isfinite(bits))
+    found: list[int] = []
+    for at in (places[1:][np.abs(np.diff(bits[places])) > INPUT_BITS])[:PLACES].tolist():
+        low = max(start, (first + at) * size - min(size, SCAN_COLUMNS))  # it may have fallen within the column before
+        found += _in_steps(evidence, series, low, min(stop, (first + at) * size + min(size, SCAN_COLUMNS)))
+    return found
+
+
+def _in_steps(evidence: Evidence, series: str, start: int, stop: int) -> list[int]:
+    low = max(evidence.start, start - HISTORY)
+    bits = _bits(evidence.largest(series, low, min(evidence.whole_stop, stop + HISTORY)))
+    at = np.flatnonzero(np.isfinite(bits))
+    values, found = bits[at], []
+    for place in (np.flatnonzero(np.abs(np.diff(values)) > INPUT_BITS) + 1).tolist():
+        before, since = values[max(0, place - HISTORY) : place], values[place : place + LASTING]
+        if len(before) < FEWEST or len(since) < LASTING:
+            continue
+        away = max(INPUT_BITS, OUT_DEVIATIONS * MAD * float(np.median(np.abs(before - np.median(before)))))
+        if since.min() > before.max() + away or since.max() < before.min() - away:
+            found.append(low + int(at[place]))
+    return found
+
+
+def _bits(values: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits: Array = np.where(values > 0, np.log2(values), np.nan)
+    return bits
+
+
+def _rise(evidence: Evidence, name: str, step: int) -> Changed | None:
+    values = evidence.series(name, max(evidence.start, step - 2 * BEFORE), min(evidence.whole_stop, step + AFTER))
+    at = step - max(evidence.start, step - 2 * BEFORE)
+    before, since = values[:at][np.isfinite(values[:at])][-BEFORE:], values[at:][np.isfinite(values[at:])]
+    if len(before) < BEFORE or len(since) < LEAST:
+        return None
+    usual = float(np.median(before[-RECENT:]))
+    is_high = since > max(float(before.max()), usual + RISE * abs(usual))
+    counts = np.cumsum(is_high)
+    shown = np.flatnonzero(counts >= np.maximum(LEAST, PART * np.arange(1, len(since) + 1)))
+    if not is_high[0] or not len(shown):
+        return None
+    of = int(shown[0]) + 1  # so that it stays what it is, whatever comes later
+    scatter = MAD * float(np.median(np.abs(before - np.median(before))))
+    return Changed(step, usual, scatter, float(np.median(since[:of][is_high[:of]])), int(counts[of - 1]), of)
