@@ -45,6 +45,10 @@ ALIVE = 0.7
 REVIVED = 0.05
 """Share by which it never falls: what is dead stays so, and what is merely seldom active comes and goes."""
 
+A_ROW = 0.5
+"""Units that give anything but 0, in the mean over rows or places of pictures, below which a layer is dead that was
+alive: most rows get nothing through it."""
+
 FEWEST_UNITS = 16
 
 EXPECTED = 4.0
@@ -126,11 +130,22 @@ def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
     for tensor, share in zip(tensors.tolist(), shares, strict=True):
         last = last_finite(share, MEASURED)
         has_collapsed = len(last) >= 2 and last[-2:].min() >= least and np.nanmin(share) <= LIVELY
-        if has_collapsed or (len(last) == MEASURED and last.min() >= least):
+        is_empty = len(last) == MEASURED and last.min() >= least
+        bar = least
+        if not has_collapsed and not is_empty:
+            bar = 1 - A_ROW / _width(evidence.tensors.entries[tensor].shape)
+            is_empty = len(last) == MEASURED and last.min() >= bar and np.nanmin(share) <= LIVELY
+        if has_collapsed or is_empty:
             at = np.flatnonzero(np.isfinite(share))
-            low = np.flatnonzero(share[at] < least)
+            low = np.flatnonzero(share[at] < bar)
             since = at[low[-1] + 1] if len(low) else at[0]
             yield Dead(tensor, float(last[-1]), int(past.starts[since]), int(past.ends[at[-1]]), len(at))
+
+
+def _width(shape: tuple[int, ...]) -> float:
+    """Units of a layer, of a matrix of rows or of pictures; 0.5 where it has few, or how many is not known."""
+    units = shape[-1] if len(shape) == 2 else shape[1] if len(shape) == 4 else 0
+    return units if units >= FEWEST_UNITS else A_ROW
 
 
 def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:

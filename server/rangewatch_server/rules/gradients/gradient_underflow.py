@@ -17,6 +17,7 @@ from rangewatch.wire.records import KINDS
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import BACKWARD, SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.gradients.lost_scale import lost_scale
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import device_of, scale
@@ -112,6 +113,9 @@ def _rms(evidence: Evidence, rows: NDArray[np.int64], at: NDArray[np.int64]) -> 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the run's gradients together."""
+    if (lost := next(lost_scale(evidence), None)) is not None:
+        yield lost
+        return
     underflow = measure(evidence, limits["subnormal_share"])
     if underflow is None or len(underflow.lost) < max(1.0, limits["tensor_share"] * len(underflow.tensors)):
         # Where nothing is left, nothing is subnormal.
@@ -262,7 +266,8 @@ RULE = Rule(
     title="Gradients underflow",
     severity="warning",
     explanation="Most elements of these gradients are so small that their dtype keeps few bits of them, or none: what "
-    "becomes zero is not learned. The loss scale is there to lift them; it is too low, or missing.",
+    "becomes zero is not learned. The loss scale is there to lift them; it is too low, or missing; or all are 0 since "
+    "it fell to next to nothing at one step.",
     check=check,
     thresholds=(
         Threshold("subnormal_share", 0.5, "of the non-zero elements", "From here on a gradient underflows."),

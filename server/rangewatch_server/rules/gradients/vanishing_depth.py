@@ -8,7 +8,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import has_fallen
+from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -28,6 +28,21 @@ at one place is something else."""
 
 STAYED = 0.9
 """Part of the first loss above which it has not learned."""
+
+MEAN, PLATEAU, LEARNED = 16, 0.7, 0.1
+"""Steps in which the last bias alone learns the mean of the targets, so that the loss is their variance from then on;
+the part of that above which nothing more was learned, and the part of the first loss below which it was all the same.
+"""
+
+
+def _has_learned(evidence: Evidence) -> bool:
+    known = first_and_last(evidence, 2 * MEAN)
+    name = loss_name(evidence)
+    if known is None or name is None or known[1] >= STAYED * known[0]:
+        return False
+    early = evidence.series(name, evidence.start + MEAN, evidence.start + 3 * MEAN)
+    early = early[np.isfinite(early)]
+    return known[1] < LEARNED * known[0] or not len(early) or known[1] < PLATEAU * float(np.median(early))
 
 
 FIRST, AT_FIRST = 4, 0.5
@@ -62,7 +77,7 @@ def through_depth(evidence: Evidence, bits: Array, tensors: Array) -> Iterator[F
     steps, whole = -np.diff(heights), float(heights[0] - heights[-1])
     ranks = np.argsort(np.argsort(heights))
     correlation = -float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
-    if whole < BITS or correlation < IN_ORDER or steps.max() > AT_ONCE * whole or has_fallen(evidence, 32, STAYED):
+    if whole < BITS or correlation < IN_ORDER or steps.max() > AT_ONCE * whole or _has_learned(evidence):
         return
     if not _was_so_at_first(evidence, tensors[order]):
         return

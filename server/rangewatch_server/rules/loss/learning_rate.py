@@ -33,7 +33,7 @@ MOST_GROUPS = 16
 
 class Rate(msgspec.Struct, frozen=True):
     """A learning rate that went from `low` to `high` from `step` on; `text` says how, `weight` what it speaks for;
-    `group`: the parameter group whose it is, None of all."""
+    `group`: the parameter group whose it is, None of all; `first`: the first parameter in it, "": not known."""
 
     step: int
     low: float
@@ -41,6 +41,7 @@ class Rate(msgspec.Struct, frozen=True):
     text: str
     weight: float = 0.9
     group: int | None = None
+    first: str = ""
 
 
 def odd_rate(evidence: Evidence, step: int) -> Rate | None:
@@ -92,11 +93,12 @@ def _of_group(evidence: Evidence, step: int, logged: Sequence[tuple[Array, Array
         )
         if has_fallen or (ago > SOON and column[at] < FAR_RISE):
             continue
+        first = _first_name(evidence, at)
         text = (
-            f"The learning rate of parameter group {at}{_first_name(evidence, at)} rose from {before:.3g} to "
+            f"The learning rate of parameter group {at}{f' ({first})' if first else ''} rose from {before:.3g} to "
             f"{after:.3g} at step {since}, {ago_text(since, step)}, and that of another group did not."
         )
-        return Rate(since, before, after, text, 0.9 if ago <= SOON else SHOWN, at)
+        return Rate(since, before, after, text, 0.9 if ago <= SOON else SHOWN, at, first)
     return None
 
 
@@ -107,7 +109,7 @@ def _was_largest(steps: Array, rates: Array, since: int, rate: float) -> bool:
 
 def _first_name(evidence: Evidence, group: int) -> str:
     named = [optimizers.groups for _, optimizers in evidence.details(Optimizers) if len(optimizers.groups) > group]
-    return f" ({named[-1][group]})" if named else ""
+    return named[-1][group] if named else ""
 
 
 def _has_several_optimizers(evidence: Evidence) -> bool:

@@ -128,6 +128,7 @@ def explained(
         ),
         *(() if is_short else _of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else _of_factor(evidence, name, step, rank)),
+        *(() if outputs or name is None else _of_no_slope(evidence, name, step)),
     ]  # fmt: skip
     best: dict[str, Candidate] = {}
     for each in sorted(every, key=lambda each: -each.weight):
@@ -137,7 +138,7 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
-    place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio)
+    place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
     sentences = [
         *_verdict(order, are_written=bool(written), is_of_all_since=is_of_all_since), *([whose] if whose else []),
         *(f"Attention logits left their band with it: {_name(evidence, each)}." for each in logits[:1]),
@@ -562,6 +563,35 @@ def _of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> It
         yield Candidate("forward_arithmetic", 0.5, (texts[0], text))
 
 
+NO_SLOPE, SAME = 8, 1e-3
+"""Steps from a jump on in which every gradient is 0, at most, and the part of the loss by which it varies then."""
+
+
+def _of_no_slope(evidence: Evidence, name: str, step: int) -> Iterator[Candidate]:
+    """The loss stays at one value from that step on, and every gradient is exactly 0, though no output is."""
+    gradients, outputs = tensors_of(evidence, "grad"), activations(evidence)
+    stop = min(evidence.whole_stop, step + NO_SLOPE)
+    if not len(gradients) or not len(outputs) or step <= evidence.start or stop - step < EARLIER:
+        return
+    ranks, wanted = list(evidence.ranks), ("call_count", "amax", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, ranks, 0, step - 1, stop, wanted, gradients)
+    calls, amax, nans, infs = (np.asarray(block.columns[each], np.float64) for each in wanted)
+    values = evidence.series(name, step, stop)
+    is_one = bool(np.isfinite(values).all()) and np.ptp(values) <= SAME * abs(float(values[0]))
+    had, has = amax[:, 0].any(), (amax + nans + infs)[:, 1:].any()
+    if not is_one or not had or has or not calls[:, 1:].any():
+        return
+    given = evidence.run.slice(RANGES, ranks, 0, step - 1, step + 1, ("amax",), outputs).columns["amax"]
+    if ((given[:, 0] > 0) & (given[:, 1] == 0)).any():
+        return  # units that died give no gradient either
+    text = (
+        f"From that very step on the loss is {float(values[0]):.6g} and every gradient exactly 0, while what the model "
+        "gives is as usual: the loss no longer depends on it. A sum beyond 65504 in float16 is Inf, and what is "
+        "divided by it 0; a clamp or a comparison gives a constant, too."
+    )
+    yield Candidate("no_gradient", 0.87, (text,), ("which operation: what the loss is computed of is not recorded.",))
+
+
 def _of_weight(
     evidence: Evidence, step: int, outputs: list[Riser], ratio: Riser | None, gradients: list[Riser]
 ) -> Iterator[Candidate]:
@@ -612,7 +642,15 @@ def _name(evidence: Evidence, riser: Riser) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def _place(evidence: Evidence, cause: str, outputs: list[Riser], ratio: Riser | None) -> TensorEntry | None:
+def _place(
+    evidence: Evidence, cause: str, outputs: list[Riser], ratio: Riser | None, rate: Rate | None
+) -> TensorEntry | None:
+    entries = evidence.tensors.entries
+    if cause == "learning_rate" and rate is not None and rate.group is not None:
+        first = rate.first
+        return next(
+            (each for each in map(entries.__getitem__, tensors_of(evidence, "grad")) if each.fqn == first), None
+        )
     if cause != "weight":
         return None
     riser = ratio or next(iter(outputs), None)
@@ -647,6 +685,7 @@ NAMES = {
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
     "clip": "gradients that were no longer clipped", "mask": "a mask that is no longer there",
+    "no_gradient": "how the loss is computed",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -664,6 +703,7 @@ TESTS = {
     "forward_arithmetic": "Compute the loss of that batch again, outside of the loop: if it is usual there, the loop's "
     "code multiplied it.",
     "clip": "Go back to a checkpoint from before it and repeat these steps with the clip as it was.",
+    "no_gradient": "Print each step of the loss's own computation for one batch, in its dtype and in float32.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
@@ -764,6 +804,14 @@ def _remedies(
             "scaled_dot_product_attention) at each place that is padding or lies ahead, and 0 (True) elsewhere; ones "
             "and zeros, as tokenizers give them, mask nothing when they are added.",
             "mask = torch.zeros(4, 8).masked_fill(torch.arange(8) >= 5, float('-inf'))  # places from 5 on are padding",
+            because,
+        )
+    elif cause == "no_gradient":
+        yield Remedy(
+            "Compute the loss in float32, its sums above all, and divide only then; and look for a clamp that all "
+            f"values are beyond since step {step}.",
+            "prediction, target = torch.rand(8), torch.rand(8)  # of the loop\n"
+            "overlap = (prediction.float() * target.float()).sum()  # and not .half()",
             because,
         )
     elif cause == "forward_arithmetic":

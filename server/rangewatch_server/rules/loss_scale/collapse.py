@@ -275,7 +275,8 @@ def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remed
         text = "Begin with a smaller scale, and let a skipped step halve it (backoff_factor=0.5)."
         if _is_fixed(blamed, burst):
             text = (
-                "Make one scaler before the loop, and keep it; let a skipped step halve its scale, from a smaller one."
+                "Make one scaler before the loop, and keep it; let a skipped step halve its scale, from a smaller one: "
+                "give its update() no value."
             )
         yield remedies.scaler(
             text, device, min(burst.before, 2.0**16), 2_000,
@@ -290,7 +291,7 @@ def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remed
         yield remedies.check_weights(module, f"{first}{never}: its weights or its input may be {blamed.held} already")
     if blamed.what != "reduction" and not is_wide:
         yield remedies.float32(module, f"{first}, in {blamed.entry.dtype}")
-    if blamed.what == "gradient" and not stays_nan:
+    if blamed.what == "gradient" and not stays_nan and not _is_fixed(blamed, burst):
         yield remedies.clip("it holds back weights that grow; what overflows already it does not mend")
     if blamed.entry.dtype == "float16" or blamed.what == "reduction":
         yield remedies.bf16(device, "bfloat16 has the range of float32")
