@@ -38,7 +38,7 @@ ALIKE = 0.02
 """By how much the factor of one step may differ from that of another in a geometric decay."""
 
 JUMP = 100.0
-"""Times as high as it is from one step to the next: no schedule falls so, but a loop that goes on with another stage."""
+"""Times as high as it is in the next step: no schedule falls so, but a loop that goes on with another stage."""
 
 FEW, FALLEN = 32, 0.9
 """Steps whose median is taken; and the part of the loss below which it has gone on falling since."""
