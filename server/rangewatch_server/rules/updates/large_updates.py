@@ -31,8 +31,8 @@ show it, and how near the loss must be: a model that has collapsed to one answer
 """
 
 COLLAPSED = 0.03
-"""Part of a first gradient that is left, in the median of the model's, where it has collapsed so. What is hard, and is at
-chance for long before it is learned, keeps about a third of it.
+"""Part of a first gradient that is left, in the median of the model's, where it has collapsed so. What is hard is at
+chance for long before it is learned, and keeps about a third of it.
 """
 
 STAYED = 0.9
