@@ -86,6 +86,16 @@ def test_targets_that_were_not_normalised(recording: Recording, size: float, las
     assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["data"] * count
 
 
+@pytest.mark.parametrize(("first", "count"), [(2.5e5, 1), (500.0, 1), (2.6e3, 0), (1.0, 0)])
+def test_outputs_that_begin_where_targets_are(recording: Recording, first: float, count: int) -> None:
+    """As with a last bias that begins at their mean: what is left is noise."""
+    event = events.event(LossFunction("mse", target_rms=500.0), 1, 0)
+    recording.write(
+        [matrix("a.weight", 0)], STEPS, series={"loss": np.linspace(first, 0.6 * first, STEPS)}, events=[event]
+    )
+    assert len(recording.diagnose(INITIAL).findings) == count
+
+
 @pytest.mark.parametrize(("share", "count"), [(1.0, 1), (0.5, 0), (0.0, 0)])
 def test_units_that_are_alike(recording: Recording, share: float, count: int) -> None:
     values = np.full(STEPS, np.nan)
