@@ -92,6 +92,16 @@ class StepBoundary:
         if is_end and not self.awaited:
             self._end()
 
+    def scaler_came(self, key: int) -> None:
+        """Scaler `key` is found. Where those that are known have just ended a step, its own is the rest of that."""
+        if key not in self.awaited and not self._stepped:
+            self._updated |= self.awaited
+        self.awaited.add(key)
+
+    def are_all_in(self, served: frozenset[int]) -> bool:
+        """Whether these are ids of all optimizers that end the step."""
+        return all(served & each for key, each in enumerate(self.served_ids) if key in self.expected)
+
     def scaler_updated(self, key: int, served: frozenset[int] = frozenset()) -> None:
         """Scaler `key` has been updated; `served`: ids of the optimizers that it stepped before, if it can say."""
         if self.ends == "handle":

@@ -54,7 +54,7 @@ class LossScaling:
     ) -> None:
         self.agent, self.boundary, self.is_alone = agent, boundary, is_alone
         self._found_inf: tuple[int, Tensor | float] = (-1, 0.0)
-        self._all, self._is_found = optimizers, False
+        self._all, self._is_found, self._has_settled = optimizers, False, False
         first = optimizers if len(matched) == 1 else frozenset[int]()
         self.watched = [WatchedScaler(self, number, each, first) for number, each in enumerate(matched)]
 
@@ -75,11 +75,23 @@ class LossScaling:
             name = type(scaler).__name__
             self.agent.events.add(Scaler(_series(number), name, was_passed=not self._is_found, **settings))
 
-    def found(self, matched: scalers.MatchedScaler) -> None:
-        """`attach` was given no scaler, and this one steps an optimizer of the model."""
-        self._is_found = True
+    def found(self, matched: scalers.MatchedScaler, optimizer: Any) -> None:
+        """`attach` was given no scaler, and this one steps an optimizer of the model that no other serves."""
+        self._is_found, number = True, len(self.watched)
         self.agent.loss_is_scaled()
-        self.watched.append(WatchedScaler(self, 0, matched, self._all))
+        self.boundary.scaler_came(number)
+        self.watched.append(WatchedScaler(self, number, matched, frozenset({id(optimizer)})))
+
+    def settled(self, number: int, served: frozenset[int]) -> None:
+        """Scaler `number` has settled a step of these optimizers."""
+        if self._is_found and not self._has_settled and not self.boundary.are_all_in(served):
+            self.boundary.awaited.add(len(self.watched))  # of the other optimizers: it steps in the rest of this step
+        self._has_settled = True
+        self.boundary.scaler_updated(number, served)
+
+    def serves(self, optimizer: Any) -> bool:
+        """Whether a scaler serves this optimizer, or may."""
+        return any(id(optimizer) in each.optimizers for each in self.watched)
 
     def scale(self) -> Tensor | float:
         """What the loss of a backward is multiplied by now, as far as the first scaler says; 1.0 where none does."""
@@ -106,7 +118,7 @@ class LossScaling:
             each.remove()
 
     def _any(self, found_inf: Tensor | float) -> Tensor | float:
-        if len(self.watched) < 2:
+        if len(self.watched) < 2 and not self._is_found:
             return found_inf
         step, before = self._found_inf
         value = either(before, found_inf) if step == self.agent.step else found_inf
@@ -195,7 +207,7 @@ class WatchedScaler:
     def _end(self) -> None:
         ends, self._ends = self._ends, True
         if ends:
-            self._scaling.boundary.scaler_updated(self.number, self._optimizers)
+            self._scaling.settled(self.number, self._optimizers)
 
     def _take_over(self, other: Any) -> None:
         if self._kind.fits(other) and self._optimizers & self._kind.optimizers(other):

@@ -79,12 +79,15 @@ class TrainingMode:
             self._events.add(EvaluationMode(self._steps, dropouts, norms, self._was_trained))
 
     def _idle(self) -> tuple[int, int]:
-        """Dropouts, and norms with running statistics, where no module at all is in `train()`."""
+        """Dropouts, and norms with running statistics, where no module at all is in `train()`. Norms that are frozen
+        are meant to be so: those of a backbone below a head that is trained alone.
+        """
         model = self._model()
         modules = [] if model is None else list(model.modules())
         if any(each.training for each in modules):
             return 0, 0
-        return _count(modules)
+        dropouts, norms = _count(modules)
+        return dropouts, norms and _count([each for each in modules if not _has_frozen_parameters(each)])[1]
 
 
 class _Part:
@@ -233,6 +236,12 @@ def _is_frozen(module: nn.Module | None) -> bool:
             return False
         has_parameters = True
     return has_parameters
+
+
+def _has_frozen_parameters(module: nn.Module) -> bool:
+    """Of its own, and none that is trained."""
+    own = list(module.parameters(recurse=False))
+    return bool(own) and not any(each.requires_grad for each in own)
 
 
 def _count(modules: list[nn.Module]) -> tuple[int, int]:

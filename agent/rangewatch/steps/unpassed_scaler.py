@@ -20,10 +20,12 @@ from rangewatch.steps.scalers.method_watch import Patch
 
 
 class UnpassedScaler:
-    """Meets each torch GradScaler whose `step` is called, until one steps an optimizer of the model.
+    """Meets each torch GradScaler that is not watched and whose `step` is called: one that steps an optimizer of the
+    model is watched from then on as if it had been given.
 
-    That one is watched as if it had been given, from its first step on: the step that it skips is over then too, and
-    what overflowed in it is the scaler's business. One that takes its place later is known as that of a given one is.
+    The step that it skips is over then too, and what overflowed in it is the scaler's business. Another that steps
+    another optimizer is a second one, as each of a GAN's two may have; one that takes a place later, and steps what is
+    served already, is known as that of a given one is.
     """
 
     def __init__(self, agent: StepRecorder, model: nn.Module, scaling: LossScaling, undo: contextlib.ExitStack) -> None:
@@ -51,8 +53,6 @@ class UnpassedScaler:
             return
         if not has_parameters_of(optimizer, model):
             self._passed_over.add(optimizer)
-            return
-        self._patch.finders.remove(self)
-        self._scaling.found(MatchedScaler(GRAD_SCALER, scaler))
-        add_scaler_phase(self._agent, scaler, self._undo)
-        self._patch.restore_if_unused()
+        elif not self._scaling.serves(optimizer):
+            self._scaling.found(MatchedScaler(GRAD_SCALER, scaler), optimizer)
+            add_scaler_phase(self._agent, scaler, self._undo)

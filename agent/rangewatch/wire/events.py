@@ -373,8 +373,9 @@ class LossFunction(Details, frozen=True):
 
     `given`: the operation that made the logits that it takes, where it is one that makes none: "Softmax", "Sigmoid" or
     "Relu"; of an nll that no log_softmax comes before "Probabilities", or "Raw" where it is a layer's own output.
-    `is_negated`: the loss is minus it. `op` "mse" is a mean of squared differences, or of huber_loss and the like: it
-    has no classes, and `target_rms`, the root mean square of a sample of the targets in host memory. "kl" is kl_div.
+    `is_negated`: the loss is minus it, in each of many backwards. `op` "mse" is a mean of squared differences, or of
+    huber_loss and the like: it has no classes, and `target_rms`, the root mean square of a sample of the targets in
+    host memory. "kl" is kl_div.
     """
 
     KIND = "loss_function"

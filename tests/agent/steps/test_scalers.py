@@ -246,6 +246,31 @@ class TestNotGiven:
         assert [each.data["was_passed"] for each in ingest.events("scaler")] == [False]
         assert (torch.amp.GradScaler.step, torch.amp.GradScaler.update) == own
 
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_each_of_two_optimizers_has_its_own(self, ingest: IngestDouble, order: tuple[int, int]) -> None:
+        model = nn.ModuleList([line(), line()])
+        optimizers, scalers = [sgd(each) for each in model], [grad_scaler(HUGE), grad_scaler(16.0)]
+        values = [(OVERFLOWS, 1.0), (1.0, 1.0), (1.0, 2.0**126), (1.0, 1.0)]
+        reported: list[dict[int, tuple[float, float]]] = []
+        with rangewatch.attach(model, optimizers, url=ingest.url) as handle:
+            for pair in values:
+                reported.append({n: scaled_step(model[n], optimizers[n], scalers[n], pair[n]) for n in order})
+            assert handle.stats()["step"] == 4
+        assert ingest.series("loss_scale") == in_steps([each[order[0]][0] for each in reported])
+        assert ingest.series("loss_scale/1") == in_steps([each[order[1]][0] for each in reported])
+        assert ingest.series("found_inf") == in_steps([1.0, 0.0, 1.0, 0.0])
+
+    def test_a_second_one_that_comes_later(self, ingest: IngestDouble) -> None:
+        model = nn.ModuleList([line(), line()])
+        optimizers, scalers = [sgd(each) for each in model], [grad_scaler(16.0), grad_scaler(16.0)]
+        with rangewatch.attach(model, optimizers, url=ingest.url) as handle:
+            for step in range(6):
+                scaled_step(model[0], optimizers[0], scalers[0], 1.0)
+                if step >= 3:
+                    scaled_step(model[1], optimizers[1], scalers[1], 2.0**126 if step == 5 else 1.0)
+            at = handle.stats()["step"]
+        assert list(ingest.series("found_inf").values())[-1] == 1.0 and at - 1 in ingest.series("loss_scale/1")
+
     def test_one_that_is_made_anew_in_each_step(self, ingest: IngestDouble) -> None:
         model = line()
         optimizer = sgd(model)

@@ -40,6 +40,11 @@ def test_a_model_that_is_left_in_eval(ingest: IngestDouble) -> None:
     assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True})
 
 
+def test_a_head_that_is_trained_alone_is_meant(ingest: IngestDouble) -> None:
+    body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8)).requires_grad_(False)
+    assert train(ingest, lambda model, step: model.eval(), nn.Sequential(body, nn.Linear(8, 2))) == []
+
+
 def test_one_that_is_set_back(ingest: IngestDouble) -> None:
     def set_back(model: nn.Module, step: int) -> None:
         left(model, step)

@@ -116,3 +116,16 @@ def test_later_it_was_scaled(recording: Recording) -> None:
     recording.write(LAYERS, STEPS, series={"loss_scale": 16384.0}, events=given, loss_scaled=True)
     (finding,) = recording.diagnose(UNSCALED).findings
     assert finding.severity == "info" and "later it was" in finding.summary
+
+
+@pytest.mark.parametrize(("groups", "count"), [((), 1), (("body", "head"), 0)])
+def test_updates_that_became_far_smaller(recording: Recording, groups: tuple[str, ...], count: int) -> None:
+    """Of several groups the largest rate is known alone: that of the sampled parameter may have been faded out."""
+    sent = [
+        events.event(events.Optimizers(("SGD",), groups=groups), 1, 2),
+        events.event(events.SampledWeights(("a.weight",), are_held=True), 1, 1),
+    ]
+    series = {"sampled_update": np.where(np.arange(STEPS) < AT, 1e-2, 1e-7), "lr": 1e-2, "loss": 1.0}
+    recording.write(LAYERS, STEPS, series=series, events=sent)
+    found = [each for each in recording.diagnose(CHANGED).findings if each.subject == "shrunk"]
+    assert len(found) == count

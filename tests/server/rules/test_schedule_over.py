@@ -34,6 +34,21 @@ def test_rates_that_are_next_to_nothing(recording: Recording, plan: Plan, step: 
     assert [(each.step, each.severity) for each in found] == ([(step, severity)] if severity else [])
 
 
+def test_another_stage_with_a_schedule_of_its_own(recording: Recording) -> None:
+    at = np.arange(STEPS)
+    lr = np.where(at < 150, 0.5, 4e-4 * np.clip(1 - (at - 150) / 250, 0, 1))
+    recording.write([tensor("head.weight", "grad", 0)], STEPS, series={"loss": np.ones(STEPS), "lr": lr})
+    assert not recording.diagnose(schedule_over.RULE).findings
+
+
+@pytest.mark.parametrize(("end", "count"), [(0.5, 0), (0.97, 1)])
+def test_a_loss_that_goes_on_falling(recording: Recording, end: float, count: int) -> None:
+    at = np.arange(STEPS)
+    loss = np.where(at < 66, 1.0, np.linspace(1.0, end, STEPS))
+    recording.write([tensor("head.weight", "grad", 0)], STEPS, series={"loss": loss, "lr": 1e-3 * 0.9**at})
+    assert len(recording.diagnose(schedule_over.RULE).findings) == count
+
+
 def test_of_a_long_run(recording: Recording) -> None:
     steps = 20_000
     lr = 1e-3 * 0.999 ** np.arange(steps)

@@ -25,12 +25,20 @@ def matrix(fqn: str, at: int) -> TensorEntry:
 
 
 def rate_of(
-    recording: Recording, *, lr: Any, loss: Any, name: str = "AdamW", momentum: float = 0.0, op: str = "nll"
+    recording: Recording,
+    *,
+    lr: Any,
+    loss: Any,
+    name: str = "AdamW",
+    momentum: float = 0.0,
+    op: str = "nll",
+    left: float = 1.0,
 ) -> None:
     sent = [events.event(Optimizers((name,), momentum=momentum), 1, 2), events.event(LossFunction(op, 10), 1, 0)]
     layers = [matrix("a.weight", 0), matrix("b.weight", 1)]
     series = {"loss": np.broadcast_to(loss, STEPS) * 1.0, "lr": np.broadcast_to(lr, STEPS) * 1.0}
-    recording.write(layers, STEPS, {"amax": np.full((2, STEPS), 0.05)}, series=series, events=sent)
+    amax = np.broadcast_to(np.r_[np.full(8, 0.05), np.full(STEPS - 8, 0.05 * left)], (2, STEPS))
+    recording.write(layers, STEPS, {"amax": amax}, series=series, events=sent)
 
 
 STUCK = np.r_[2.4, np.full(STEPS - 1, CHANCE)]
@@ -43,7 +51,8 @@ FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
         ({"lr": 0.5, "loss": STUCK}, 1),
         ({"lr": 0.5, "loss": FALLEN}, 0),
         ({"lr": 0.5, "loss": np.full(STEPS, 7.0), "op": "mse"}, 1),
-        ({"lr": 0.02, "loss": STUCK}, 1),
+        ({"lr": 0.02, "loss": STUCK, "left": 2e-3}, 1),
+        ({"lr": 0.02, "loss": STUCK, "left": 0.25}, 0),  # what is hard to learn
         ({"lr": 0.02, "loss": np.full(STEPS, 7.0), "op": "mse"}, 0),
         ({"lr": 2e-3, "loss": STUCK}, 0),
         ({"lr": 3.0, "loss": STUCK, "name": "SGD", "momentum": 0.9}, 1),
@@ -75,6 +84,16 @@ def test_targets_that_were_not_normalised(recording: Recording, size: float, las
     event = events.event(LossFunction("mse", target_rms=size), 1, 0)
     recording.write([matrix("a.weight", 0)], STEPS, series={"loss": loss}, events=[event])
     assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["data"] * count
+
+
+@pytest.mark.parametrize(("first", "count"), [(2.5e5, 1), (500.0, 1), (2.6e3, 0), (1.0, 0)])
+def test_outputs_that_begin_where_targets_are(recording: Recording, first: float, count: int) -> None:
+    """As with a last bias that begins at their mean: what is left is noise."""
+    event = events.event(LossFunction("mse", target_rms=500.0), 1, 0)
+    recording.write(
+        [matrix("a.weight", 0)], STEPS, series={"loss": np.linspace(first, 0.6 * first, STEPS)}, events=[event]
+    )
+    assert len(recording.diagnose(INITIAL).findings) == count
 
 
 @pytest.mark.parametrize(("share", "count"), [(1.0, 1), (0.5, 0), (0.0, 0)])

@@ -145,9 +145,29 @@ class Adapted(nn.Module):
         return self.head(self.base(x) + (adapted.detach() if self.is_detached else adapted))
 
 
+class TwoHeads(nn.Module):
+    """The first of which goes into no loss, as before the time when its part of the loss begins; or the trunk is cut
+    off."""
+
+    def __init__(self, *, is_cut: bool = False) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(FEATURES, 16), nn.Linear(16, 16))
+        self.early = nn.Sequential(*([] if is_cut else [nn.Linear(16, 16), nn.Linear(16, 3)]))
+        layers = [nn.Linear(16, 16) for _ in range(2 if is_cut else 1)]
+        self.head = nn.Sequential(*layers, nn.Linear(16, CLASSES))
+        self.is_cut = is_cut
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.trunk(x)
+        self.early(made)
+        return self.head(made.detach() if self.is_cut else made)
+
+
 @pytest.mark.parametrize(
     ("model", "held", "expected"),
     [
+        (TwoHeads(), "", ("info", "no_gradient", "early.0.weight", 4, 12)),
+        (TwoHeads(is_cut=True), "", ("warning", "no_gradient", "trunk.0.weight", 4, 10)),
         (Adapted(), "lora", ("warning", "no_optimizer", "head.weight", 2, 5)),
         (Adapted(is_detached=True), "", ("warning", "no_gradient", "lora_a.weight", 3, 5)),
         (Adapted(has_unused=True), "", ("info", "no_gradient", "unused.weight", 1, 6)),
@@ -155,7 +175,7 @@ class Adapted(nn.Module):
         (Adapted(), "base", ("warning", "no_optimizer", "lora_a.weight", 5, 5)),
         (Adapted(), "", None),
     ],
-    ids=["head", "adapters", "unused", "not frozen", "only what is frozen", "healthy"],
+    ids=["a head for nothing", "trunk", "head", "adapters", "unused", "not frozen", "only what is frozen", "healthy"],
 )
 def test_what_no_optimizer_has_and_no_backward_reaches(
     run: Run, model: nn.Module, held: str, expected: tuple[Any, ...] | None

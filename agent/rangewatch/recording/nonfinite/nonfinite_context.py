@@ -374,13 +374,9 @@ def _stays(module: nn.Module, name: str) -> bool:
 
 
 def _bad_buffer(name: str, buffer: Tensor, reader: TensorReader) -> TensorDetails | None:
-    """None of one that is finite, or a mask: all that is not finite in it is -Inf."""
+    """None of one without NaN: one that holds Inf is a mask, or a limit that is none, such as of actions."""
     known = reader.brief(name, buffer)
-    if known is None or not known.is_bad:
-        return None
-    counts = None if known.nan_count else reader.infinities(buffer)
-    is_mask = counts is not None and counts[0] == counts[1]
-    return None if is_mask else msgspec.structs.replace(known, is_buffer=True)
+    return None if known is None or not known.nan_count else msgspec.structs.replace(known, is_buffer=True)
 
 
 def _tensors(call: tuple[tuple[Any, ...], dict[str, Any]] | None) -> list[Tensor]:

@@ -53,7 +53,7 @@ class BackwardLoss(StepReader):
             began_at = kwargs.get("tensors", args[0] if args else None)
             gradient = kwargs.get("grad_tensors", args[1] if len(args) > 1 else None)
             self._unscaled.began(began_at, gradient, self._began)
-            self._functions.began(began_at)
+            self._functions.began(began_at, self._began)
             self._broadcasts.began(began_at)
             self._targets.began(began_at, self._began)
 

@@ -21,6 +21,10 @@ from rangewatch.wire.events import LossFunction
 MOST_BACKWARDS = 4
 """The first backwards, of which one may be of this model's loss."""
 
+NEGATED = 64
+"""Backwards in a row that must begin at minus a cross entropy for it to be the loss: those of an attack on the model
+are so before each that trains it, and one times an advantage has the sign of that."""
+
 _SCALED = re.compile(r"(Mul|Div|ToCopy|To|Squeeze|View|Reshape)Backward\d*")
 """Between the function and the scalar: a factor, such as the loss scale or the share of a microbatch, or a cast."""
 
@@ -35,15 +39,33 @@ class LossFunctions:
 
     def __init__(self, events: Events) -> None:
         self._events, self._left = events, MOST_BACKWARDS
+        self._negated: tuple[int, LossFunction] | None = None
+        """The first one that was, and its step, until it is known that all are."""
 
-    def began(self, loss: Any) -> None:
-        """A backward begins at `loss`."""
-        if self._left and isinstance(loss, Tensor):
-            self._left -= 1
-            known = loss_function(loss.grad_fn)
-            if known is not None:
-                self._left = 0
-                self._events.add(known)
+    def began(self, loss: Any, step: int) -> None:
+        """A backward of `step` begins at `loss`."""
+        if not self._left or not isinstance(loss, Tensor):
+            return
+        self._left -= 1
+        known = loss_function(loss.grad_fn)
+        if self._negated is not None:
+            self._go_on(known)
+        elif known is not None and known.is_negated:
+            self._left, self._negated = NEGATED - 1, (step, known)
+        elif known is not None:
+            self._left = 0
+            self._events.add(known)
+
+    def _go_on(self, known: LossFunction | None) -> None:
+        """The next backward after one of minus a cross entropy."""
+        if self._negated is not None and known is not None and known.is_negated:
+            if not self._left:
+                step, first = self._negated
+                self._events.add(first, step=step)
+            return
+        self._left = 0
+        if known is not None:
+            self._events.add(known)
 
 
 def loss_node(node: Any) -> Any:

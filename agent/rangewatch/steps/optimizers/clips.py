@@ -67,7 +67,8 @@ class Clips(StepReader):
     def end_step(self) -> None:
         """The open step is about to be closed."""
         norm, self._norm, has_clipped, self._has_clipped = self._norm, None, self._has_clipped, False
-        is_early, self._is_early = self._is_early, False
+        # Where the loop says when a step ends, that of the last backward's gradients may come first in it.
+        is_early, self._is_early = self._is_early and self._scaling.boundary.ends != "handle", False
         if not has_clipped:
             return
         was_far = self._far_steps >= LASTING

@@ -38,7 +38,10 @@ SCALED = 8.0
 
 def shrunk(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
+    optimizers = [known for _, known in evidence.details(Optimizers)]
+    names = {name for known in optimizers for name in known.classes}
+    if any(known.groups for known in optimizers):
+        return  # what is recorded is the largest rate: that of the sampled parameter's group may have fallen
     sampled = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
     if names != {"SGD"} or not evidence.has_series(UPDATE) or sampled is None or not sampled.are_held:
         return

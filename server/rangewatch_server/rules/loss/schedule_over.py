@@ -10,7 +10,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.series import RATES, rates
+from rangewatch_server.rules.loss.series import RATES, loss_name, rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -36,6 +36,12 @@ ROUNDING = 1e-6
 
 ALIKE = 0.02
 """By how much the factor of one step may differ from that of another in a geometric decay."""
+
+JUMP = 100.0
+"""Times as high as it is in the next step: no schedule falls so, but a loop that goes on with another stage."""
+
+FEW, FALLEN = 32, 0.9
+"""Steps whose median is taken; and the part of the loss below which it has gone on falling since."""
 
 FEW_MOVES = 12
 """In all: a plateau was looked for each time, or milestones were given, and that is meant."""
@@ -71,7 +77,25 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     half = at[at >= (since + (last - since) // 2 - start // size * size) // size]
     if now == 0 or (now >= highest[half[0]] and now >= NOTHING * top):
         return  # it stays at a floor that it was given; of a rate of 0 `unchanged_weights` speaks
+    if _is_other_stage(evidence, since) or _still_falls(evidence, since, stop):
+        return
     yield _finding(evidence, since, last, top, now, _factor(evidence, start, since))
+
+
+def _is_other_stage(evidence: Evidence, since: int) -> bool:
+    """Whether the rate was far higher in the step before, and it is no schedule's next value."""
+    values = rates(evidence, since - 1, since + 1)
+    return len(values) == 2 and bool(values[0] > JUMP * values[1])
+
+
+def _still_falls(evidence: Evidence, since: int, stop: int) -> bool:
+    """Whether the loss has: something is learned at this rate."""
+    name = loss_name(evidence)
+    if name is None:
+        return False
+    first, last = (evidence.series(name, low, low + FEW) for low in (since, stop - FEW))
+    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
+    return bool(len(first) and len(last) and np.median(first) > 0 and np.median(last) < FALLEN * np.median(first))
 
 
 def _is_stairs(evidence: Evidence, start: int, last: int) -> bool:
@@ -109,7 +133,7 @@ def _finding(evidence: Evidence, since: int, last: int, top: float, now: float, 
     return Finding(
         severity="info" if is_stairs else "warning", rank=rank, step=since, subject="schedule over", kind=None,
         summary=f"{place(since, rank)}: the learning rate has been next to nothing since: {now:.3g} by now, where it "
-        f"was {top:.3g}. Nothing is learned any more.",
+        f"was {top:.3g}. Hardly anything can be learned any more.",
         evidence=(
             f"It has been so in {count} of the {of_all} steps of this run.{pace}",
             f"Cause (likely): the learning rate: its schedule: {meant}. Against that: it may be over on purpose.",
@@ -132,9 +156,10 @@ RULE = Rule(
     title="The learning rate is next to nothing",
     severity="warning",
     explanation="The schedule has made the learning rate a thousandth of what it was or less, and goes on making it "
-    "smaller, and the training goes on: a decay for epochs that is applied at each step, or a "
-    "schedule for fewer steps. A floor at which the rate stays, and a rate that climbs again, are not reported; one "
-    "that fell a few times only, as ReduceLROnPlateau makes it, is info.",
+    "smaller, and the training goes on while the loss hardly falls: a decay for epochs that is applied at each step, "
+    "or a schedule for fewer steps. A floor at which the rate stays, a rate that climbs again, and one that a later "
+    "stage begins with, at a hundredth of the step before or less, are not reported; one that fell a few times only, "
+    "as ReduceLROnPlateau makes it, is info.",
     check=check,
     thresholds=(
         Threshold("part", 1e-3, "of its highest value", "From here on it is next to nothing."),

@@ -11,7 +11,7 @@ from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
-SERIES, SEEN = "alike_rows", 8
+SERIES, SEEN = "alike_rows", 32
 """What the agent reads once, and the first steps in which it is looked for."""
 
 
@@ -50,7 +50,7 @@ RULE = Rule(
     name="alike_rows",
     title="All units of a layer are alike",
     severity="warning",
-    explanation="After the second update all rows of every weight matrix but the last are still the same numbers: the "
+    explanation="After sixteen steps all rows of every weight matrix but the last are still the same numbers: the "
     "model was initialised to a constant, and its layers learn no more than one unit would, or nothing. Embeddings and "
     "what is frozen are left out. Read once, from the beginnings of up to eight matrices; not under FSDP.",
     check=check,

@@ -36,6 +36,9 @@ LARGE_INPUT = 30.0
 LARGE_TARGET = 100.0
 """Root mean square of targets from which on they were not normalised: outputs begin at about 1."""
 
+AS_FAR = 0.3
+"""Part of the first loss of outputs of 0 that it must be: a last bias may begin at the targets' mean."""
+
 LONG, FEW, STAYED = 128, 32, 0.3
 """Steps in which a loss falls that is to fall, how many a median is taken of, and the part of it that must be left."""
 
@@ -61,7 +64,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
     if known is None or name is None:
         return
-    if known.target_rms >= LARGE_TARGET:
+    if known.target_rms >= LARGE_TARGET and _begins_far_off(evidence, known.target_rms, name, start):
         yield from _of_targets(evidence, known.target_rms, start)
     if known.classes < 2:
         return
@@ -142,6 +145,14 @@ def _of_weights(
         ),
         facts={"loss": loss, "chance": chance, "classes": classes, "gain": usual, "cause_class": "weight"},
     )  # fmt: skip
+
+
+def _begins_far_off(evidence: Evidence, size: float, name: str, start: int) -> bool:
+    """Whether the first loss is about the targets' square; or their size, as that of huber_loss is, which comes to no
+    more than a few times that."""
+    values = evidence.series(name, start, start + FIRST)
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and bool(values[0] >= AS_FAR * size**2 or AS_FAR * size <= values[0] <= size / AS_FAR)
 
 
 def _of_targets(evidence: Evidence, size: float, step: int) -> Iterable[Finding]:

@@ -30,6 +30,11 @@ HIGH, LONG, AT_CHANCE = 0.05, 192, 0.03
 show it, and how near the loss must be: a model that has collapsed to one answer for all is there.
 """
 
+COLLAPSED = 0.03
+"""Part of a first gradient that is left, in the median of the model's, where it has collapsed so. What is hard is at
+chance for long before it is learned, and keeps about a third of it.
+"""
+
 STAYED = 0.9
 """Part of the first loss above which nothing was learned."""
 
@@ -55,7 +60,9 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
     if diverged(evidence, name) is not None:  # `loss_spike` says so, from the step on at which it did
         return
     part = _part(evidence, start, float(rate.max()))
-    if part is not None and (part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name))):
+    if part is not None and (
+        part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name) and _has_collapsed(evidence))
+    ):
         yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level)
 
 
@@ -73,6 +80,36 @@ def _is_at_chance(evidence: Evidence, name: str) -> bool:
     return True
 
 
+def _has_collapsed(evidence: Evidence) -> bool:
+    """Whether next to nothing is left of the gradients of most matrices."""
+    stop = evidence.whole_stop
+    first, last = (_sizes(evidence, low, low + count) for low, count in ((evidence.start, 4), (stop - SEEN, SEEN)))
+    at = first > 0
+    return bool(at.any()) and float(np.median(last[at] / first[at])) <= COLLAPSED
+
+
+def _sizes(evidence: Evidence, low: int, high: int) -> Array:
+    """(n,) the median largest magnitude of each matrix's gradient, without the loss scale."""
+    wide = np.array(_wide(evidence), np.int64)
+    amax = np.asarray(evidence.run.slice(RANGES, list(evidence.ranks), 0, low, high, ("amax",), wide).columns["amax"])
+    amax = amax.astype(np.float64)
+    if evidence.is_loss_scaled:
+        scale = evidence.series("loss_scale", low, low + amax.shape[1])
+        amax = amax / np.where(scale > 0, scale, 1.0)
+    there = np.isfinite(amax)
+    return np.array([float(np.median(row[good])) if good.any() else 0.0 for row, good in zip(amax, there, strict=True)])
+
+
+def _wide(evidence: Evidence) -> list[int]:
+    """Gradients of matrices that are no table of embeddings."""
+    entries = evidence.tensors.entries
+    return [
+        each
+        for each in tensors_of(evidence, "grad").tolist()
+        if len(entries[each].shape) > 1 and "Embedding" not in entries[each].module
+    ]
+
+
 def _last(evidence: Evidence, name: str) -> Array:
     return evidence.series(name, evidence.whole_stop - SEEN // 2, evidence.whole_stop)
 
@@ -80,12 +117,7 @@ def _last(evidence: Evidence, name: str) -> Array:
 def _part(evidence: Evidence, start: int, rate: float) -> float | None:
     """The first update of an element over the size that matrices are initialised to, one over the root of their inputs:
     the median of the model's. None of other optimizers than SGD and Adam: Adadelta begins with next to nothing."""
-    entries = evidence.tensors.entries
-    wide = [
-        each
-        for each in tensors_of(evidence, "grad").tolist()
-        if len(entries[each].shape) > 1 and "Embedding" not in entries[each].module
-    ]
+    entries, wide = evidence.tensors.entries, _wide(evidence)
     names = {name for _, known in evidence.details(Optimizers) for name in known.classes}
     is_adam = bool(names) and names <= set(ADAM)
     if not wide or not (is_adam or names == {"SGD"}):
@@ -120,7 +152,10 @@ def _finding(evidence: Evidence, step: int, part: float, rate: float, first: flo
             + "and weights are initialised to about one over the root of a layer's inputs. Units die of it, or "
             "saturate.",
             *(
-                ["Against that: where targets do not follow from inputs, the loss stays at chance as well."]
+                [
+                    "Next to nothing is left of the gradients that most weights had at first: the model gives one "
+                    "answer for all. Against that: where targets do not follow from inputs, it comes to that as well."
+                ]
                 * (part < LARGE)
             ),
             "What would decide: train a hundred steps anew at a hundredth of the rate.",

@@ -561,8 +561,8 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
 
 
 def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
-    """A warning where it is most of what the optimizers have, or a third of it whose modules are called before others
-    that are reached: a few belong to layers that are not in use, and a head may be called for nothing."""
+    """A warning where it is most of what the optimizers have, or a third of it whose modules are called before all that
+    are reached: a few belong to layers that are not in use, and a head may be called for nothing."""
     are_called = _are_before_others(evidence, optimizers.unreached)
     first, count = optimizers.unreached[0], optimizers.unreached_count
     held = optimizers.trainable_count - optimizers.left_out_count
@@ -576,7 +576,10 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
             f"Of {held} parameters that the optimizers ({', '.join(optimizers.classes)}) train {count} have had no "
             f"gradient since the run began: {_names(optimizers.unreached, count)}.",
             *(
-                ["Their modules are called, and others after them are reached: what they give is detached."]
+                [
+                    "Their modules are called, and all that are reached come after them: what they give is detached, "
+                    "or goes into no loss."
+                ]
                 * are_called
             ),
         ),
@@ -592,13 +595,14 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
 
 
 def _are_before_others(evidence: Evidence, names: Sequence[str]) -> bool:
-    """Whether all modules of these parameters are called, and one after them all has a parameter with a gradient."""
+    """Whether all modules of these parameters are called, and before each that has a parameter with a gradient."""
     entries, position = evidence.tensors.entries, evidence.tensors.position
     calls = {each.fqn: int(position[at]) for at, each in enumerate(entries) if each.kind == "output"}
     own = [calls.get(name.rpartition(".")[0]) for name in names]
     known = [each for each in own if each is not None]
-    reached = [calls.get(entries[int(each)].fqn.rpartition(".")[0], -1) for each in tensors_of(evidence, "grad")]
-    return bool(known) and len(known) == len(own) and max(reached, default=-1) > max(known)
+    reached = [calls.get(entries[int(each)].fqn.rpartition(".")[0]) for each in tensors_of(evidence, "grad")]
+    after = [each for each in reached if each is not None]
+    return bool(known) and len(known) == len(own) and bool(after) and min(after) > max(known)
 
 
 MOST_NAMED = 4

@@ -296,22 +296,23 @@ def test_one_element_of_a_weight_elsewhere(ingest: IngestDouble) -> None:
 
 
 class Table(nn.Module):
-    """With a buffer that no checkpoint has, one that is a mask, and running statistics."""
+    """With a buffer that no checkpoint has, a mask and a limit that is none, and running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("angle", torch.ones(4), persistent=False)
         self.register_buffer("mask", torch.tensor([0.0, -INF, 0.0, 0.0]), persistent=False)
+        self.register_buffer("limit", torch.full((4,), INF), persistent=False)
         self.register_buffer("mean", torch.zeros(4))
         self.weight = nn.Parameter(torch.ones(4))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.mean += 0.1 * (x.mean(0) - self.mean)
-        return x * self.angle * self.weight - self.mean + torch.softmax(self.mask, 0)
+        return torch.minimum(x * self.angle, self.limit) * self.weight - self.mean + torch.softmax(self.mask, 0)
 
 
-@pytest.mark.parametrize("bad", ["angle", "mean", "input", "mean in eval"])
+@pytest.mark.parametrize("bad", ["angle", "mean", "input", "mean in eval", "weight"])
 def test_a_buffer_that_the_forward_has_not_written(ingest: IngestDouble, bad: str) -> None:
     model = nn.Sequential(Table(), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.0)
@@ -320,7 +321,7 @@ def test_a_buffer_that_the_forward_has_not_written(ingest: IngestDouble, bad: st
         for step in range(3):
             table.train("eval" not in bad)
             if step == 2 and bad != "input":
-                getattr(table, bad.split()[0])[1] = NAN
+                getattr(table, bad.split()[0]).data[1] = NAN
             model(torch.full((2, 4), NAN if (step, bad) == (2, "input") else 1.0)).sum().backward()
             optimizer.step()
     ((step, known),) = reported(ingest)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rangewatch
-from rangewatch.steps.loss.loss_function import loss_function
+from rangewatch.steps.loss.loss_function import NEGATED, loss_function
 from rangewatch.wire.events import LossFunction
 from tests.agent.ingest_double import IngestDouble
 
@@ -56,6 +56,40 @@ Y = torch.randint(0, 7, (4,))
 )
 def test_the_loss_of_a_graph(loss: Callable[[Tensor], Tensor], wanted: LossFunction | None) -> None:
     assert loss_function(loss(torch.randn(4, 7, requires_grad=True)).grad_fn) == wanted
+
+
+def negated(ingest: IngestDouble, losses: Callable[[Tensor, int], list[Tensor]]) -> list[tuple[int | None, object]]:
+    """Step and sign of what is sent of a training with these losses of each step."""
+    model = nn.Linear(3, 7)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(NEGATED + 2):
+            for at in range(len(losses(model(torch.randn(4, 3)), step))):
+                losses(model(torch.randn(4, 3)), step)[at].backward()
+            optimizer.step()
+    return [(each.step, each.data["is_negated"]) for each in ingest.events("loss_function")]
+
+
+def test_a_loss_that_is_always_minus_a_cross_entropy(ingest: IngestDouble) -> None:
+    assert negated(ingest, lambda x, step: [-F.cross_entropy(x, Y)]) == [(0, True)]
+
+
+def test_an_attack_before_each_update_is_not_the_loss(ingest: IngestDouble) -> None:
+    def attacked(x: Tensor, step: int) -> list[Tensor]:
+        return [-F.cross_entropy(x, Y), -F.cross_entropy(x, Y), F.cross_entropy(x, Y)]
+
+    assert negated(ingest, attacked) == [(0, False)]
+
+
+def test_a_cross_entropy_times_an_advantage_has_the_sign_of_that(ingest: IngestDouble) -> None:
+    assert negated(ingest, lambda x, step: [F.cross_entropy(x, Y) * (step - 6.5)]) == [(7, False)]
+
+
+def test_what_is_minus_a_cross_entropy_at_first_alone(ingest: IngestDouble) -> None:
+    def first(x: Tensor, step: int) -> list[Tensor]:
+        return [-F.cross_entropy(x, Y) if step < 5 else x.square().mean()]
+
+    assert negated(ingest, first) == []
 
 
 def test_it_is_sent_once(ingest: IngestDouble) -> None:

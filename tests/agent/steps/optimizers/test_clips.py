@@ -93,6 +93,21 @@ def test_a_clip_before_the_backward(ingest: IngestDouble, where: str) -> None:
 
 
 @needs_its_own_function
+def test_an_update_at_the_top_of_the_next_iteration(ingest: IngestDouble) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        for step in range(40):
+            if step:
+                clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+            model(torch.ones(3, 4)).square().sum().backward()
+            handle.step()
+    assert ingest.events("clipping") == []
+
+
+@needs_its_own_function
 @pytest.mark.parametrize(("most", "sent"), [(1e-4, [(15, 16)]), (0.5, []), (1e3, [])])
 def test_a_limit_that_leaves_next_to_nothing(ingest: IngestDouble, most: float, sent: list[tuple[int, int]]) -> None:
     model = nn.Linear(4, 2)
