@@ -3,7 +3,8 @@ again after an evaluation.
 
 Then nothing is dropped out and BatchNorm goes by its running statistics, while weights are updated as before. Where
 some modules alone are in `eval()` (frozen BatchNorm, a frozen backbone) that is meant, and a model without dropout and
-running statistics does the same in both modes.
+running statistics does the same in both modes. Unless norms are so from the start on, and nothing has ever trained
+their statistics: a mean of 0 and a variance of 1 normalise nothing.
 
 Event `frozen_in_train`: such a frozen part that comes into `train()` while the model is trained, as where
 `model.train()` after an evaluation takes a teacher along. One that has been in `train()` from the
@@ -16,11 +17,13 @@ from collections.abc import Iterator
 from itertools import islice
 from weakref import ref
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from rangewatch.recording.events import Events
+from rangewatch.recording.observer import is_capturing
 from rangewatch.recording.tensor_names import is_wrapped
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 
@@ -35,10 +38,11 @@ modules that are searched in one step: 1 ms."""
 
 
 class TrainingMode:
-    """Of one model. Called by the training thread; it reads no tensor."""
+    """Of one model. Called by the training thread; it reads no tensor, but once of norms that stand still."""
 
     def __init__(self, model: nn.Module, events: Events) -> None:
         self._model, self._events = ref(model), events
+        self._trained_steps = 0
         self._in_train = self._in_eval = False
         """Whether a pass with gradients was made in the open step, in this mode."""
         self._was_trained = False
@@ -61,6 +65,9 @@ class TrainingMode:
             self._was_trained = True
             if has_backward:
                 self._frozen.end_step()
+                self._trained_steps += 1
+                if self._trained_steps == LASTING and (untrained := _untrained_norms(self._model())):
+                    self._events.add(EvaluationMode(LASTING, 0, untrained, untrained=True))
             was_reported, self._steps = self._steps >= LASTING, 0
             if was_reported:
                 self._emit(0, 0)
@@ -242,6 +249,26 @@ def _has_frozen_parameters(module: nn.Module) -> bool:
     """Of its own, and none that is trained."""
     own = list(module.parameters(recurse=False))
     return bool(own) and not any(each.requires_grad for each in own)
+
+
+MOST_NORMS = 1_024
+
+
+@torch.no_grad()
+def _untrained_norms(model: nn.Module | None) -> int:
+    """How many norms with running statistics the model has, where all that are not frozen are in `eval()` and have the
+    mean of 0 and the variance of 1 that they began with; else 0. On an accelerator it waits for that once."""
+    modules = [] if model is None else [each for each in model.modules() if isinstance(each, _NormBase)]
+    norms = [each for each in modules if each.running_mean is not None and not _has_frozen_parameters(each)]
+    if not norms or len(norms) > MOST_NORMS or any(each.training for each in norms) or is_capturing():
+        return 0
+    means, variances = ([getattr(each, name) for each in norms] for name in ("running_mean", "running_var"))
+    if any(type(each) is not Tensor or each.is_meta or each.device != means[0].device for each in means + variances):
+        return 0
+    is_moved = torch.cat([each.flatten().float() for each in means]).any()
+    return (
+        0 if (is_moved | (torch.cat([each.flatten().float() for each in variances]) != 1).any()).item() else len(norms)
+    )
 
 
 def _count(modules: list[nn.Module]) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def left(model: nn.Module, step: int) -> None:
 
 def test_a_model_that_is_left_in_eval(ingest: IngestDouble) -> None:
     ((step, data),) = train(ingest, left)
-    assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True})
+    assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True, "untrained": False})
 
 
 def test_a_head_that_is_trained_alone_is_meant(ingest: IngestDouble) -> None:
@@ -55,7 +55,22 @@ def test_one_that_is_set_back(ingest: IngestDouble) -> None:
 
 
 def frozen_norms(model: nn.Module, step: int) -> None:
+    """Their statistics were loaded."""
+    model[1].eval().running_mean.fill_(0.1)
+
+
+def made_and_frozen(model: nn.Module, step: int) -> None:
     model[1].eval()
+
+
+def test_norms_that_stand_still_as_they_were_made(ingest: IngestDouble) -> None:
+    ((step, data),) = train(ingest, made_and_frozen)
+    assert step == 7
+    assert data == {"steps": 8, "dropouts": 0, "norms": 1, "was_trained": False, "untrained": True}
+
+
+def frozen_with_their_weights(model: nn.Module, step: int) -> None:
+    model[1].requires_grad_(False).eval()
 
 
 def evaluated(model: nn.Module, step: int) -> None:
@@ -69,7 +84,7 @@ def one_evaluation(model: nn.Module, step: int) -> None:
     model.train(step not in (5, 6))
 
 
-@pytest.mark.parametrize("mode", [frozen_norms, evaluated, one_evaluation])
+@pytest.mark.parametrize("mode", [frozen_norms, frozen_with_their_weights, evaluated, one_evaluation])
 def test_modes_that_are_meant(ingest: IngestDouble, mode: Set) -> None:
     assert train(ingest, mode) == []
 

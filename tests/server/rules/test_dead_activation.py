@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.activations.dead_activation import RULE
 from tests.server.rules.conftest import Recording, tensor
 
@@ -41,6 +42,22 @@ def test_nearly_all_zeros_by_the_full_set(recording: Recording, share: float) ->
     recording.write(layers("ReLU"), 350, full)
     found = recording.diagnose(RULE).findings
     assert len(found) == (1 if share > 0.999 else 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "shape", "count"),
+    [(0.5, (8, 64), 1), (0.95, (8, 64), 0), (0.5, (8, 8), 0), (0.5, (8, 64, 3, 3), 1), (0.5, (8, 3, 64), 0)],
+)
+def test_a_layer_that_gives_most_rows_nothing(
+    recording: Recording, first: float, shape: tuple[int, ...], count: int
+) -> None:
+    """0.32 units of 64 are left to a row; half of them were at first."""
+    steps = np.arange(350)
+    share = np.where(steps < 100, first, 0.995)
+    measured = (steps % 100 == 0).astype(float)
+    full = {"full_numel": 1e6 * measured, "zero_count": 1e6 * share * measured, "sum_sq": 1.0}
+    recording.write([TensorEntry("act", "output", 0, "float32", shape, 0, "ReLU")], 350, full)
+    assert len(recording.diagnose(RULE).findings) == count
 
 
 @pytest.mark.parametrize("module", ["LeakyReLU", "PReLU", "GELU", "Dropout", "Linear", "MyGate"])

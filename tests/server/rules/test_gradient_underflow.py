@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rangewatch_server.rules.gradients.gradient_underflow import RULE
 from tests.server.rules.conftest import Recording, tensor
@@ -93,3 +94,24 @@ def test_one_of_many_layers_is_not_the_run(recording: Recording) -> None:
     squares[7] = 1e-12
     recording.write(many, 200, columns | {"subnormal_count": shares, "sum_sq": squares})
     assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero", "count"),
+    [(2.0**-26, 0.0, 1), (2.0**-26, 1e-9, 0), (512.0, 0.0, 0)],
+)
+def test_a_scale_that_is_next_to_nothing_from_a_step_on(
+    recording: Recording, scale: float, zero: float, count: int
+) -> None:
+    """It passes for one of a scaler that searches where gradients are left, or it is halved."""
+    at = np.arange(200)
+    series = {"loss_scale": np.where(at < 100, 1024.0, scale), "loss": 1.0}
+    grads = [tensor("a.weight", "grad", 1, "float32"), tensor("b.weight", "grad", 2, "float32")]
+    recording.write(grads, 200, {"amax": np.where(at < 100, 0.1, zero)}, series=series, loss_scaled=True)
+    assert [(each.step, each.facts["cause_class"]) for each in recording.diagnose(RULE).findings] == [
+        (100, "loss_scale")
+    ] * count
+    if count:
+        (found,) = recording.diagnose(RULE, stop=116).findings
+        assert "the loss scale fell from 1024 to 1.49e-08 at once" in found.summary
+        assert recording.diagnose(RULE, stop=115).findings == ()

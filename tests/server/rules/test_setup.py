@@ -25,6 +25,14 @@ def mode(recording: Recording, *known: tuple[int, EvaluationMode]) -> None:
     recording.write(LAYERS, 200, events=[event(each, 1, step) for step, each in known])
 
 
+def test_norms_that_nothing_has_trained(recording: Recording) -> None:
+    known = [event(EvaluationMode(8, 0, 3, untrained=True), 1, 7)]
+    recording.write([tensor("a")], 64, events=known)
+    (finding,) = recording.diagnose(evaluation_mode.RULE).findings
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (0, "warning", "eval")
+    assert "all 3 batch norms are in eval() though the model is in train()" in finding.summary
+
+
 @pytest.mark.parametrize(("was_trained", "norms"), [(True, 1), (False, 1), (True, 0), (False, 0)])
 def test_trained_in_evaluation_mode(recording: Recording, was_trained: bool, norms: int) -> None:
     """What is loaded is in eval() at first, which leaves dropout out; batch norms stand still."""

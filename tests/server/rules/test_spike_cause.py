@@ -472,3 +472,27 @@ def test_writes_that_do_no_harm_one_alone_and_those_of_each_tenth_step(
     recording: Recording, rise: float, at: tuple[int, ...]
 ) -> None:
     assert after_writes(recording, rise, at) == ()
+
+
+@pytest.mark.parametrize("how", ["no slope", "it varies", "units died"])
+def test_a_loss_that_no_longer_depends_on_the_model(recording: Recording, how: str) -> None:
+    """It is 1 from the jump on, and every gradient 0, while what the model gives is as usual."""
+    amax, loss = height(), 0.3 * (1 + NOISE.normal(0, 0.05, STEPS))
+    amax[GRAD, AT:], loss[AT:] = 0.0, 1.0
+    if how == "it varies":
+        loss[AT:] += NOISE.normal(0, 0.05, STEPS - AT)
+    elif how == "units died":
+        amax[MLP, AT:] = 0.0
+    recording.write(TENSORS, STEPS, {"amax": amax}, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding) == "no_gradient") == (how == "no slope")
+    assert ("Compute the loss in float32" in finding.remedy[0].text) == (how == "no slope")
+
+
+def test_the_group_whose_rate_rose_is_the_place(recording: Recording) -> None:
+    rate = np.full(STEPS, 1e-3)
+    raised = np.where(np.arange(STEPS) == AT - 1, 1.0, rate)
+    known = [events.event(events.Optimizers(("AdamW",), groups=("embed.weight", "head.weight")), 1, 2)]
+    series = {"lr": rate, "lr_group_0": rate, "lr_group_1": raised}
+    finding = found(recording, (HEAD, AT, 8.0), (GRAD, AT, 30.0), series=series, events=known)
+    assert (cause(finding), finding.tensor, finding.kind) == ("learning_rate", "head.weight", "grad")

@@ -134,6 +134,19 @@ def test_weights_that_are_all_too_large(recording: Recording, factor: float, fir
     assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["weight"] * count
 
 
+@pytest.mark.parametrize(("fall", "count"), [(1.0, 1), (0.98, 0)])
+def test_gradients_that_vanish_by_depth_though_a_last_bias_learned_the_mean(
+    recording: Recording, fall: float, count: int
+) -> None:
+    """The loss is a fifth of the first one from step 20 on, and stays there or falls on."""
+    layers = [matrix(f"{at}.weight", at) for at in range(12)]
+    amax = np.broadcast_to(2.0 ** (-3.0 * np.arange(12) - 3)[:, None], (12, STEPS))
+    each = np.arange(STEPS)
+    loss = np.where(each < 20, 1 - 0.04 * each, 0.2 * fall ** np.maximum(each - 20, 0))
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": loss})
+    assert len([each for each in recording.diagnose(VANISHING).findings if each.subject == "depth"]) == count
+
+
 def test_gradients_that_the_training_itself_has_brought_down(recording: Recording) -> None:
     """In the first steps they were alike: what came of them has another cause."""
     layers = [matrix(f"{at}.weight", at) for at in range(12)]

@@ -129,13 +129,12 @@ def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
     shares = past.share("zero_count")
     for tensor, share in zip(tensors.tolist(), shares, strict=True):
         last = last_finite(share, MEASURED)
-        has_collapsed = len(last) >= 2 and last[-2:].min() >= least and np.nanmin(share) <= LIVELY
-        is_empty = len(last) == MEASURED and last.min() >= least
+        was_lively = len(last) >= 2 and np.nanmin(share) <= LIVELY
         bar = least
-        if not has_collapsed and not is_empty:
+        if was_lively and last[-2:].min() < least:
             bar = 1 - A_ROW / _width(evidence.tensors.entries[tensor].shape)
-            is_empty = len(last) == MEASURED and last.min() >= bar and np.nanmin(share) <= LIVELY
-        if has_collapsed or is_empty:
+        has_collapsed = was_lively and last[-2:].min() >= bar
+        if has_collapsed or (len(last) == MEASURED and last.min() >= least):
             at = np.flatnonzero(np.isfinite(share))
             low = np.flatnonzero(share[at] < bar)
             since = at[low[-1] + 1] if len(low) else at[0]
@@ -143,9 +142,9 @@ def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
 
 
 def _width(shape: tuple[int, ...]) -> float:
-    """Units of a layer, of a matrix of rows or of pictures; 0.5 where it has few, or how many is not known."""
+    """Units of a layer, of a matrix of rows or of pictures; Inf where it has few, or it is not known."""
     units = shape[-1] if len(shape) == 2 else shape[1] if len(shape) == 4 else 0
-    return units if units >= FEWEST_UNITS else A_ROW
+    return units if units >= FEWEST_UNITS else float("inf")
 
 
 def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:

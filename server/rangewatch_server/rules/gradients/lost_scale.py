@@ -83,7 +83,7 @@ def _finding(evidence: Evidence, step: int, before: float, now: float) -> Findin
         ),
         remedy=(
             scaler(
-                "Look at what set the scale, such as a state that was loaded (its \"scale\"), or update() with a value; "
+                'Look at what set the scale, such as a state that was loaded (its "scale"), or update() with a value; '
                 "and begin with a new scaler.",
                 device, min(before, 2.0**16), 2_000, because,
             ),

@@ -13,9 +13,11 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of two: the first spell that was reported, be it over."""
+    """At most one finding of each of three: the first spell that was reported, be it over."""
     yield from _frozen(evidence)
     every = evidence.details(EvaluationMode)
+    yield from (_untrained(known, event.rank, event.step) for event, known in every[:1] if known.untrained)
+    every = [each for each in every if not each[1].untrained]
     for at, (event, known) in enumerate(every):
         if known.steps > 0:
             later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
@@ -68,6 +70,32 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
             "parts": known.parts, "where": known.fqn, "back_step": back, "is_over": back is not None,
             "cause_class": "eval",
         },
+    )  # fmt: skip
+
+
+def _untrained(known: EvaluationMode, rank: int, seen: int) -> Finding:
+    since, norms = seen - known.steps + 1, known.norms
+    return Finding(
+        rank=rank, step=since, subject="untrained norms",
+        summary=f"{place(since, rank)}: {f'all {norms} batch norms are' if norms > 1 else 'the batch norm is'} in "
+        "eval() though the model is in train(), and nothing has trained their running statistics: they normalise nothing.",
+        evidence=(
+            f"In {known.steps} steps, up to step {seen}, they went by a running mean of 0 and a running variance of 1 "
+            "in all elements, which they were made with and which stand still in eval().",
+            "Cause (shown): code that keeps batch norms in eval(), as a train() that is overridden, or a loop over "
+            "modules: a recipe for fine-tuning, right where statistics were loaded.",
+        ),
+        remedy=(
+            Remedy(
+                "Train the norms too: leave them in train(). If they are to be frozen, load weights with their running "
+                "statistics first.",
+                "for module in model.modules():\n"
+                "    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n"
+                "        module.train()  # after model.train()",
+                "the norms' own flags and buffers were read",
+            ),
+        ),
+        facts={"since_step": since, "seen_step": seen, "norms": norms, "cause_class": "eval"},
     )  # fmt: skip
 
 
@@ -125,7 +153,8 @@ RULE = Rule(
     "their running statistics and no longer update them, while the weights go on. The loss often falls faster than "
     "before, and what was learned generalises worse. Reported after 8 such steps in a row, of a model that has dropout "
     "or running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from "
-    "the first step on and there is dropout alone, which fine-tuning may mean. Or a frozen part, such as a teacher, "
+    "the first step on and there is dropout alone, which fine-tuning may mean. Or the model is in `train()` and all its norms in "
+    "`eval()`, with statistics that nothing has trained: they normalise nothing. Or a frozen part, such as a teacher, "
     "was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running statistics "
     "move.",
     check=check,
