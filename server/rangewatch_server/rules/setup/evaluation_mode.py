@@ -78,7 +78,8 @@ def _untrained(known: EvaluationMode, rank: int, seen: int) -> Finding:
     return Finding(
         rank=rank, step=since, subject="untrained norms",
         summary=f"{place(since, rank)}: {f'all {norms} batch norms are' if norms > 1 else 'the batch norm is'} in "
-        "eval() though the model is in train(), and nothing has trained their running statistics: they normalise nothing.",
+        "eval() though the model is in train(), and nothing has trained their running statistics: they normalise "
+        "nothing.",
         evidence=(
             f"In {known.steps} steps, up to step {seen}, they went by a running mean of 0 and a running variance of 1 "
             "in all elements, which they were made with and which stand still in eval().",
@@ -153,9 +154,9 @@ RULE = Rule(
     "their running statistics and no longer update them, while the weights go on. The loss often falls faster than "
     "before, and what was learned generalises worse. Reported after 8 such steps in a row, of a model that has dropout "
     "or running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from "
-    "the first step on and there is dropout alone, which fine-tuning may mean. Or the model is in `train()` and all its norms in "
-    "`eval()`, with statistics that nothing has trained: they normalise nothing. Or a frozen part, such as a teacher, "
-    "was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running statistics "
+    "the first step on and there is dropout alone, which fine-tuning may mean. Or the model is in `train()` and all "
+    "its norms in `eval()`, with statistics that nothing has trained: they normalise nothing. Or a frozen part, such "
+    "as a teacher, was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running statistics "
     "move.",
     check=check,
     explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
