@@ -1,9 +1,9 @@
 """A denoiser of points, built on the meta device, to_empty() and then load_state_dict of a warm checkpoint. FAULT from step 0 on: the table of frequencies
 of the time embedding is a buffer with persistent=False, is in no checkpoint, and keeps what the memory held (written by hand
 here so that each run is alike): 2e37 is among it, times a time of 500 is inf, and the sine of that is NaN.
-Without Rangewatch: @@
+Without Rangewatch: NaN from step 0 on; the checkpoint's own loss is 0.20.
 Variant of: buffer_of_no_checkpoint_is_what_the_memory_was.
-Cause: weight (a buffer); forward_arithmetic would do. Step: 0. Right: buffer / to_empty / meta / uninitialised / checkpoint. Wrong: lower the rate, GradScaler, mask."""
+Cause: weight (a buffer); forward_arithmetic would do. Step: 0. Right: buffer / to_empty / meta / checkpoint. Wrong: rate, mask."""
 EXPECT = {"cause": ["weight", "forward_arithmetic"], "step": [0, 5], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
           "right": "buffer|to_empty|meta|initiali[sz]|memory|checkpoint|persistent"}

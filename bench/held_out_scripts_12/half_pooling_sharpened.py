@@ -1,9 +1,9 @@
-"""Whose voice it is: attentive pooling over 40 frames whose softmax is written by hand in float16, exp(s) / sum(exp(s)), without its maximum taken off. FAULT at
-about step @F: the scores are sharpened by a factor that rises from 1 to 4 with the steps; exp of one, or their sum, exceeds 65504, and inf / inf is NaN.
-Without Rangewatch: @@
+"""Speakers by attentive pooling over 40 frames whose softmax is written by hand in float16, exp(s) / sum(exp(s)), without its maximum taken off. FAULT at
+step 66: the scores are sharpened by a factor that rises with the steps from 1 to 4; exp of one, or their sum, exceeds 65504, and inf / inf is NaN.
+Without Rangewatch: loss 1.81 to 0.60 at step 60, NaN from step 66 on.
 Variant of: fp16_softmax_without_its_largest_value_taken_off.
 Cause: forward_arithmetic. Place: pool. Right: softmax / maximum / float32 / exp / overflow. Wrong: lower the learning rate, attention mask."""
-EXPECT = {"cause": ["forward_arithmetic"], "step": [@S1, @S2], "place": None, "rank": 0,
+EXPECT = {"cause": ["forward_arithmetic"], "step": [50, 68], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "attention mask"],
           "right": "softmax|max|float32|float16|bfloat16|exp|overflow"}
 import torch

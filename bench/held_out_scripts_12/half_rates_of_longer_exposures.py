@@ -1,9 +1,9 @@
-"""Counts of photons: the net predicts a log rate, the log of the exposure is added, and a module takes exp of it in float16. FAULT at about step 118: the
+"""Counts of photons: the net predicts a log rate, the log of the exposure is added, and a module takes exp of it in float16. FAULT at step 125: the
 exposures get longer from step to step (a curriculum), and exp of more than 11.09 is inf in float16.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.097 to 0.0001 at step 124, inf at step 125, NaN from step 126 on.
 Variant of: fp16_exponential_of_a_growing_value.
 Cause: forward_arithmetic. Place: rate. Right: exp / float32 / float16 / bfloat16 / overflow / clamp. Wrong: lower the learning rate, mask."""
-EXPECT = {"cause": ["forward_arithmetic"], "step": [@S1, @S2], "place": ".*rate.*", "rank": 0,
+EXPECT = {"cause": ["forward_arithmetic"], "step": [100, 127], "place": ".*rate.*", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "attention mask"],
           "right": "exp|float32|float16|bfloat16|fp16|fp32|overflow|clamp|range"}
 import torch

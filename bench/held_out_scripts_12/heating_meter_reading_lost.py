@@ -1,6 +1,6 @@
 """Q-learning of a heating from stored hours: a GRU over twelve readings, a target net, Huber loss of the TD error. FAULT at step 90: the reward is made of
 the meter's reading, which was lost in one of the 32 hours of that batch; the reward is NaN. The observations are all finite.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.119 to 0.014 at step 89, NaN from step 90 on.
 Variant of: nan_in_a_reward.
 Cause: data (forward_arithmetic of the loss would do). Step: 90. Right: data / batch / target / reward / input. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["data", "forward_arithmetic"], "step": [89, 91], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """Prices of plots of land from their three measured sides: a module computes the area after Heron, root of s(s-a)(s-b)(s-c), and a net goes on. FAULT at
 step 105: one measured triple cannot be a triangle (a > b + c), the product is negative, and the root is NaN in the forward.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.20 to 0.037 at step 104, NaN from step 105 on.
 Variant of: root_of_negative_values.
 Cause: forward_arithmetic. Step: 105. Place: area. Right: sqrt / root / negative / clamp. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["forward_arithmetic"], "step": [104, 106], "place": ".*area.*", "rank": 0,

@@ -1,6 +1,6 @@
 """A reranker that scores eight documents a query; each query's grades are standardised over its own list (grade less mean, by std). FAULT at step 96:
 one query of the batch has eight equal grades, its std is 0, and 0 / 0 without an eps makes its targets NaN.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.14 to 0.61 at step 95, NaN from step 96 on.
 Variant of: advantages_of_a_group_that_was_paid_alike.
 Cause: forward_arithmetic (of the targets) or data. Step: 96. Right: eps / divide / zero / std / targets. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [95, 97], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """Bird calls by a mixture of four convolutional experts, routed frame by frame: ReLU of the router's scores, divided by their sum. FAULT at step 118: one
 recording has a second of digital silence; neither filters nor router have a bias, all four scores are 0, and 0 / 0 is NaN.
-Without Rangewatch: @@
+Without Rangewatch: loss 2.17 to 0.44 at step 117, NaN from step 118 on.
 Variant of: routing_weights_are_normalised_by_zero.
 Cause: forward_arithmetic. Step: 118. Right: divide / eps / zero / sum / normalis. Wrong: lower the learning rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["forward_arithmetic"], "step": [117, 119], "place": None, "rank": 0,
