@@ -1,6 +1,6 @@
 """The next song of a session: a GRU over songs whose table is also the output's weight (one parameter, tied). FAULT at step 110: the catalogue grows by 20
 songs; a larger nn.Embedding takes the place of the table, the output keeps the old one, and they are no longer one. The optimizer knows the old alone.
-Without Rangewatch: @@
+Without Rangewatch: loss 4.09 to 1.65 at step 109, 2.34 at step 110, 1.88 at the end (tied anew 1.53); the two go 7.6 apart.
 Variant of: head_is_untied_by_a_resize.
 Cause: weight (optimizer). Step: 110. Right: tie / tied / shared / optimizer / param group / resize. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["weight", "optimizer"], "step": [108, 140], "place": None, "rank": None, "least": "info",

@@ -1,6 +1,6 @@
 """A critic's values of chess-like positions, four microbatches a step. FAULT from step 0 on: the net gives a column (16, 1), the returns are a row (16), and
 the squares of their difference are a table of 16 x 16: each value is drawn to the mean of the microbatch, and nothing of the position is learnt.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.86 to 0.3 to 0.47 from step 40 to the end; with squeeze(1) it falls to 0.016.
 Variant of: squares_of_a_column_less_a_row_in_microbatches.
 Cause: forward_arithmetic or data (that none is named will do). Step: any. Right: shape / broadcast / squeeze / target. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data", "(none)"], "step": [0, 239], "place": None, "rank": None, "least": "info",

@@ -1,6 +1,6 @@
 """Fine-tuning of a pretrained net of sensors to new machines, two groups: the body at 1e-4, the head at 3e-3. FAULT at step 85: the head is given a rate of
-its own for the next phase, 3 in place of 3e-4 (a typing error that is mended three steps later): the last layer moves by some hundred times its norm.
-Without Rangewatch: @@
+its own for the next phase, 3 in place of 3e-4 (a typing error that is mended three steps later): the last layer moves by many times its norm.
+Without Rangewatch: loss 1.74 to 1.32 at step 84, 1.45 at 85, 29 at 86, 4.6 at the end; the head's norm is 2.0, 36 after three steps.
 Variant of: tuned_with_its_last_layer_moved_too_far.
 Cause: learning_rate (weight). Step: 85. Place: the head. Right: rate / head / group / last layer. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["learning_rate", "weight"], "step": [84, 88], "place": ".*head.*", "rank": 0,

@@ -1,6 +1,6 @@
 """Minutes of cooking from a recipe's tags (ids, 0 is padding) and its weights: a convolution over the tags, their maximum, where padding is filled with the
 smallest float32. FAULT at step 78: one recipe has no tag, all its ids are padding; its maximum is -3.4e38 in each channel, and the next layer's sum is inf.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.26 to 0.128 at step 77, NaN from step 78 on.
 Variant of: maximum_of_ids_that_are_all_padding.
 Cause: mask (data or forward_arithmetic would do). Step: 78. Right: mask / padding / empty / fill. Wrong: lower the learning rate, GradScaler."""
 EXPECT = {"cause": ["mask", "data", "forward_arithmetic"], "step": [77, 79], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
-"""Handwriting strokes by a net of tanh convolutions, SGD at 0.1. FAULT from step 100 on: the decay of the stem's group is raised from 0.002 to 20 (a percent and
-a factor were mixed up). Rate times decay is 2, so that each step makes -w of w: the stem's weights change their sign at each step, at the same size.
-Without Rangewatch: @@
+"""Handwriting strokes by a net of tanh convolutions, SGD at 0.1. FAULT from step 100 on: the decay of the stem's group is raised from 0.002 to 20
+(a percent and a factor were mixed up). Rate times decay is 2, so that each step makes -w of w: the stem's weights change their sign at each step.
+Without Rangewatch: loss 1.95 to 0.24 at step 99, 0.27, 7.4, 0.30, 7.8 at steps 100 to 103, 2.2 at the end; the stem's norm is 3.0 to 3.4.
 Variant of: weight_decay_turns_a_weight_over_at_each_step.
 Cause: optimizer (learning_rate would do). Step: 100. Place: stem. Right: weight decay / weight_decay. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["optimizer", "learning_rate"], "step": [99, 105], "place": ".*stem.*", "rank": None,

@@ -1,6 +1,6 @@
 """A small U-Net that takes noise from seismic sections, AdamW. FAULT at steps 115 to 117: a callback's table of rates has 0.2 in place of 0.002 for three
 steps; after them the rate is right again.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.23 to 0.059 at step 114, 0.22, 0.36 and 0.32 at steps 116 to 118, 0.145 at the end (without the spike 0.078).
 Variant of: gpt_with_lr_100_times_for_three_steps.
 Cause: learning_rate. Step: 115. Right: rate / schedule. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["learning_rate"], "step": [114, 119], "place": None, "rank": None,
