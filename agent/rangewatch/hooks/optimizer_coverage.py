@@ -34,6 +34,11 @@ KEPT_STEPS = 32
 """Updates in a row by gradients that were not zeroed before that are reported: nobody means to sum so many."""
 
 
+DECAYED, DECOUPLED = 0.5, ("SGD", "AdamW")
+"""Part of each weight that the decay takes with one update, from which on it is reported; and torch's optimizers that
+take the learning rate times the decay of a weight."""
+
+
 class OptimizerCoverage(StepReader):
     """Called by the training thread, between steps. It reads no tensor. `structure()`: another number when the model
     has other parameters or modules.
@@ -46,7 +51,7 @@ class OptimizerCoverage(StepReader):
         self, observer: Observer, events: Events, model: nn.Module, selection: Selection, optimizers: Iterable[Any],
         kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
-        self._kept, self._was_kept, self._is_runaway = kept, False, False
+        self._kept, self._was_kept, self._is_runaway, self._is_decayed = kept, False, False, False
         self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
         self._optimizers = [ref(each) for each in optimizers]
         self._step_count = self._zero_rate_steps = 0
@@ -75,7 +80,9 @@ class OptimizerCoverage(StepReader):
         was_structure, self._known_structure = self._known_structure, self._structure()
         if self._known_structure != was_structure:
             is_due, self._step_count = True, 1  # what is new has had no backward yet: it is looked at soon again
+        was_decayed, self._is_decayed = self._is_decayed, _decay(optimizers)[0] >= DECAYED
         is_same = was_zero == is_zero and was_kept == self._was_kept and was_runaway == self._is_runaway
+        is_same = is_same and was_decayed == self._is_decayed
         if not is_due and is_same:
             return
         read = self._read()
@@ -121,6 +128,7 @@ class OptimizerCoverage(StepReader):
         self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
         never = silent - self._ever_reached
         unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in never] if is_reached else []
+        part, decayed = _decay(optimizers)
         return Optimizers(
             classes=tuple(type(each).__name__ for each in optimizers[: limits.CONTEXT_TENSORS]),
             left_out=tuple(left_out[: limits.ACCOUNT_NAMES]),
@@ -137,6 +145,8 @@ class OptimizerCoverage(StepReader):
             weight_decay=max(_numbers(optimizers, "weight_decay"), default=0.0),
             momentum=(moving := _momentum(optimizers))[0],
             second_beta=moving[1],
+            decay_part=part if part >= DECAYED else 0.0,
+            decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if part >= DECAYED else "",
         )
 
 
@@ -168,6 +178,20 @@ def _momentum(optimizers: Iterable[Any]) -> tuple[float, float]:
             first, second = (float(each) if isinstance(each, (int, float)) else 0.0 for each in given[:2])
             found.append((first, second))
     return max((each for each in found if all(map(math.isfinite, each))), default=(0.0, 0.0))
+
+
+def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
+    """The largest learning rate times weight decay of any parameter group where that is the part which an update takes
+    of each weight, and the `id` of its first parameter; 0 where there is none, or not on the host."""
+    found = [(0.0, 0)]
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            if type(optimizer).__name__ not in DECOUPLED and not group.get("decoupled_weight_decay"):
+                continue
+            rate, decay = group.get("lr"), group.get("weight_decay")
+            if all(isinstance(each, (int, float)) and math.isfinite(each) for each in (rate, decay)):
+                found.append((float(rate * decay), id(group["params"][0]) if group["params"] else 0))
+    return max(found)
 
 
 def _numbers(optimizers: Iterable[Any], name: str) -> Iterator[float]:

@@ -122,7 +122,8 @@ class Optimizers(Details, frozen=True):
     model's have.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
     `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
-    `second_beta` its second in that group; 0 where there is none.
+    `second_beta` its second in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of
+    which `decay_of` is the first parameter, that the decay takes with one update; 0 where it is not far too large.
     """
 
     KIND = "optimizers"
@@ -141,6 +142,8 @@ class Optimizers(Details, frozen=True):
     weight_decay: float = 0.0
     momentum: float = 0.0
     second_beta: float = 0.0
+    decay_part: float = 0.0
+    decay_of: str = ""
 
 
 class UntiedWeights(Details, frozen=True):

@@ -170,6 +170,23 @@ def test_what_the_groups_are_set_to(ingest: IngestDouble) -> None:
     assert (known.initial_lr, known.weight_decay) == (0.1, 0.02)
 
 
+@pytest.mark.parametrize(("kind", "part"), [(torch.optim.SGD, 2.0), (torch.optim.AdamW, 2.0), (torch.optim.Adam, 0.0)])
+def test_a_decay_that_takes_most_of_each_weight(ingest: IngestDouble, kind: Any, part: float) -> None:
+    """It is set in the middle, and seen in that very step; Adam's own is a part of the gradient."""
+    model = nn.Linear(2, 2)
+    optimizer = kind([{"params": [model.bias]}, {"params": [model.weight]}], lr=0.1, weight_decay=0.01)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(40):
+            if step == 21:
+                optimizer.param_groups[1]["weight_decay"] = 20.0
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    every = [(each.step, each.data) for each in ingest.events("optimizers")]
+    found = [(step, data["decay_part"], data["decay_of"]) for step, data in every if data["decay_part"]]
+    assert found == [(21, part, "weight")] * (part > 0)
+
+
 @pytest.mark.parametrize(("other", "initial"), [(0.1, 0.1), (0.01, 0.0)])
 def test_groups_of_one_rate_have_an_initial_rate(ingest: IngestDouble, other: float, initial: float) -> None:
     """As those with and without weight decay have; that of a head with a rate of its own is none of all."""

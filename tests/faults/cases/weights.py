@@ -167,7 +167,7 @@ def learning_rate_of_a_group_is_zero(job: Job) -> None:
     )  # fmt: skip
 
 
-@fault("update_ratio", kind="update", words=("too large",), tensor="wo.weight")
+@fault("optimizer_settings", kind="grad", words=("turns each weight over",), tensor="wo.weight")
 def weight_decay_turns_a_weight_over_at_each_step(job: Job) -> None:
     model = MLP()
     others = [each for name, each in model.named_parameters() if name != "wo.weight"]

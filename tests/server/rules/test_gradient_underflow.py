@@ -115,3 +115,18 @@ def test_a_scale_that_is_next_to_nothing_from_a_step_on(
         (found,) = recording.diagnose(RULE, stop=116).findings
         assert "the loss scale fell from 1024 to 1.49e-08 at once" in found.summary
         assert recording.diagnose(RULE, stop=115).findings == ()
+
+
+@pytest.mark.parametrize(("skipped", "count"), [(0.0, 1), (1.0, 0)])
+def test_a_scale_that_falls_though_no_step_is_skipped(recording: Recording, skipped: float, count: int) -> None:
+    at = np.arange(200)
+    series = {
+        "loss_scale": 1024.0 * 0.5 ** np.clip(at - 99, 0, 30), "loss": 1.0,
+        "skipped_step": np.where((at >= 99) & (at < 130), skipped, 0.0),
+    }  # fmt: skip
+    grads = [tensor("a.weight", "grad", 1, "float32")]
+    recording.write(grads, 200, {"amax": 0.1}, series=series, loss_scaled=True)
+    found = recording.diagnose(RULE).findings
+    assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "loss_scale")] * count
+    if count:
+        assert "falls from 1024 to 9.54e-07 by step 129, though no step is skipped" in found[0].summary

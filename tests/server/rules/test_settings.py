@@ -14,6 +14,7 @@ from rangewatch_server.rules.setup.optimizer_settings import RULE as SETTINGS
 from tests.server.rules.conftest import Recording, tensor
 
 STEPS = 200
+SENT = ((2, 0.0), (100, 2.0), (160, 0.0))
 LAYERS = [tensor("a.weight", "grad", 0, "float32")]
 
 
@@ -34,6 +35,16 @@ def test_an_optimizer_s(recording: Recording, momentum: float, second: float, su
     assert [(each.subject, each.step, each.facts["cause_class"]) for each in found] == [
         (each, 30, "optimizer") for each in subjects
     ]
+
+
+def test_a_decay_that_turns_weights_over(recording: Recording) -> None:
+    sent = [events.event(Optimizers(("SGD",), decay_part=part, decay_of="a.weight"), 1, at) for at, part in SENT]
+    recording.write(LAYERS, STEPS, events=sent)
+    (finding,) = recording.diagnose(SETTINGS).findings
+    assert (finding.step, finding.tensor, finding.severity) == (100, "a.weight", "info")
+    (finding,) = recording.diagnose(SETTINGS, stop=150).findings
+    assert "the parameter group of a.weight turns each weight over" in finding.summary
+    assert (finding.severity, finding.facts["cause_class"]) == ("warning", "optimizer")
 
 
 def test_a_momentum_that_is_below_1_again(recording: Recording) -> None:

@@ -1,5 +1,5 @@
-"""Gradients that are all 0 from the step on at which the loss scale fell to next to nothing: float16 holds none of what
-is multiplied by it, and a scaler that finds no Inf lets each step pass.
+"""A loss scale that is made smaller by something else than skipped steps: at once, so that every gradient is 0 from
+then on, for float16 holds none of what is multiplied by it; or by and by, and no step was skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ FELL, LOW = 2.0**-6, 1.0
 LASTING = 16
 """Steps from there on in which every gradient is 0."""
 
+STEPS = 4_096
+"""First steps of a run that are read one by one."""
+
 PLACES = 4
 """Columns of a long run in which single steps are read: the first that fell so far."""
 
@@ -32,10 +35,58 @@ def lost_scale(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding: of the first such step."""
     if not evidence.is_loss_scaled or not evidence.has_series(SERIES):
         return
+    if (lowered := _lowered(evidence)) is not None:
+        yield _lowered_finding(evidence, *lowered)
+        return
     for step, before, now in _falls(evidence):
         if _are_zero(evidence, step):
             yield _finding(evidence, step, before, now)
             return
+
+
+FALLS, LOWERED, SKIPPED = 8, 2.0**-8, "skipped_step"
+"""Steps in a row at which it falls though none is skipped, by so much in all."""
+
+
+def _lowered(evidence: Evidence) -> tuple[int, int, float, float] | None:
+    """The first of such steps and the last, with the scale before it and at the last; of the first steps of the run."""
+    if not evidence.has_series(SKIPPED):
+        return None
+    start, stop = evidence.start, min(evidence.whole_stop, evidence.start + STEPS)
+    values, skipped = (evidence.series(name, start, stop) for name in (SERIES, SKIPPED))
+    # A skip is of the step before, and may be reported with the step of the fall.
+    is_taken = (skipped[:-1] == 0) & (skipped[1:] == 0)
+    fell = np.flatnonzero((values[1:] > 0) & (values[1:] < values[:-1]) & is_taken) + 1
+    for at in range(len(fell) - FALLS + 1):
+        first = int(fell[at])
+        run = fell[at:][np.cumsum(np.r_[0, np.diff(fell[at:]) > 1]) == 0]
+        last = int(run[-1])
+        if len(run) >= FALLS and values[last] <= LOWERED * values[first - 1]:
+            return start + first, start + last, float(values[first - 1]), float(values[last])
+    return None
+
+
+def _lowered_finding(evidence: Evidence, step: int, last: int, before: float, now: float) -> Finding:
+    rank = only_rank(evidence)
+    because = f"the loss scale fell in {last + 1 - step} steps in a row, none of which was skipped"
+    return Finding(
+        rank=rank, step=step, subject="lowered scale",
+        summary=f"{place(step, rank)}: the loss scale falls from {scale(before)} to {scale(now)} by step {last}, "
+        "though no step is skipped: something else than the scaler makes it smaller.",
+        evidence=(
+            f"A GradScaler lowers its scale after a step that held Inf or NaN alone, and {because}.",
+            "Cause (shown): the loss scale, which code sets, as by update() with a value or by a schedule of its own. "
+            "Far below 1, in float16, gradients lose bits and become 0 at last.",
+        ),
+        remedy=(
+            scaler(
+                "Leave the scale to the scaler: call update() without a value.", device_of(evidence),
+                min(before, 2.0**16), 2_000, because,
+            ),
+            bf16(device_of(evidence), "bfloat16 has the range of float32"),
+        ),
+        facts={"since_step": step, "seen_step": last, "scale": now, "before": before, "cause_class": "loss_scale"},
+    )  # fmt: skip
 
 
 def _falls(evidence: Evidence) -> Iterator[tuple[int, float, float]]:

@@ -1,5 +1,6 @@
-"""Whether the loss rises where what the model is given has become another size, for good. Where it is known when to
-expect it, fewer values show a rise than at any other step: a loss that falls hides its own jumps for tens of steps.
+"""Whether the loss rises where what the model is given has become another size, for good, or where code other than the
+optimizer has written to the weights, which it seldom does. Where it is known when to expect it, fewer values show a
+rise than at any other step: a loss that falls hides its own jumps for tens of steps.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS
+from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS, WRITTEN
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
 
@@ -25,6 +26,9 @@ PLACES = 4
 BEFORE, RECENT, AFTER, LEAST, PART = 16, 8, 8, 3, 0.75
 """Values of the loss before the change that those since must be above, those of them whose median is usual, those since
 that are looked at, and how many and which part of these must be high."""
+
+MOST_WRITES, STEPS = 4, 4_096
+"""Writes to the weights in the first steps of a run; more are a habit, see `after_writes`."""
 
 RISE = 0.5
 """Part of its usual value by which the loss must rise."""
@@ -43,9 +47,22 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 def first_change(evidence: Evidence, name: str) -> Changed | None:
-    """The first change of any input with which the series `name` rose; None where there is none."""
+    """The first change of any input, or write, with which the series `name` rose; None where there is none."""
     steps = sorted({at for each in INPUTS if evidence.has_series(each) for at in _changes(evidence, each)})
+    steps = sorted({*steps, *_writes(evidence)})
     return next((found for step in steps if (found := _rise(evidence, name, step)) is not None), None)
+
+
+def _writes(evidence: Evidence) -> list[int]:
+    """Of the first steps of the run, where there are few."""
+    if not evidence.has_series(WRITTEN):
+        return []
+    start = evidence.start
+    written = np.nan_to_num(
+        evidence.largest(WRITTEN, start, min(start + STEPS, evidence.whole_stop)), nan=np.inf, neginf=0.0
+    )
+    at = np.flatnonzero(written > 0)
+    return [] if len(at) > MOST_WRITES else (start + at).tolist()
 
 
 def _changes(evidence: Evidence, series: str) -> list[int]:

@@ -163,7 +163,7 @@ RULE = Rule(
     check=check,
     thresholds=(
         Threshold("part", 1e-3, "of its highest value", "From here on it is next to nothing."),
-        Threshold("of_run", 0.4, "of all steps so far", "For so long it must have been so."),
+        Threshold("of_run", 0.33, "of all steps so far", "For so long it must have been so."),
     ),
     explains=("loss_plateau", "unchanged_weights", "update_ratio"),
 )  # fmt: skip

@@ -93,6 +93,8 @@ class Explanation(msgspec.Struct, frozen=True):
     kind: str | None
     rank: int | None
     weights: dict[str, float]
+    reason: str = ""
+    """The first sentence that speaks for the cause."""
 
     def facts(self) -> dict[str, object]:
         """For the finding's; none where nothing speaks for any cause."""
@@ -154,7 +156,7 @@ def explained(
             )
         ),
         None if place is None else place.fqn, None if place is None else place.kind, rank,
-        {each.cause: each.weight for each in order},
+        {each.cause: each.weight for each in order}, next(iter(first.supports), ""),
     )  # fmt: skip
 
 

@@ -37,6 +37,9 @@ MOST_HELD = 16
 NAN_BITS = 6
 """Halvings after which a gradient that overflowed would have been finite somewhere, or Inf."""
 
+INF_BITS = 24
+"""The same of Inf: a gradient of float16 that is so at 2**-24 of a usual scale had to be a million times its limit."""
+
 
 class Burst(msgspec.Struct, frozen=True):
     """Skipped steps one after the other, with the scale at the first and after the last.
@@ -197,7 +200,7 @@ def _cause_class(blamed: Blame, burst: Burst, loss: BadLoss | None) -> dict[str,
         return {"cause_class": loss.cause}
     if _is_fixed(blamed, burst):
         return {"cause_class": "loss_scale"}
-    return {"cause_class": "backward_arithmetic"} if _stays_nan(blamed, burst) else {}
+    return {"cause_class": "backward_arithmetic"} if _stays_bad(blamed, burst) else {}
 
 
 def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
@@ -208,14 +211,15 @@ def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
     first = f"{the(blamed.entry)} holds {blamed.held} first"
     if blamed.what == "forward":
         return f"{first}, in the forward pass, which no scale mends"
-    if _stays_nan(blamed, burst):
+    if _stays_bad(blamed, burst):
         return f"{first}, which a smaller scale does not mend"
     return first
 
 
-def _stays_nan(blamed: Blame, burst: Burst) -> bool:
-    """Whether a gradient was NaN, and never Inf, however small the scale became: that is no overflow."""
-    return blamed.what == "gradient" and blamed.only_nan and burst.bits >= NAN_BITS
+def _stays_bad(blamed: Blame, burst: Burst) -> bool:
+    """Whether a gradient was NaN, and never Inf, or Inf, however small the scale became: that is no overflow."""
+    least = NAN_BITS if blamed.only_nan else INF_BITS
+    return blamed.what == "gradient" and burst.bits >= least
 
 
 def _is_fixed(blamed: Blame, burst: Burst) -> bool:
@@ -254,8 +258,9 @@ def _evidence(evidence: Evidence, burst: Burst, blamed: Blame, least: float) -> 
     yield from sentences(evidence, blamed)
     if blamed.what == "forward":
         yield "The loss scale multiplies gradients only: it falls, and what is wrong stays."
-    if _stays_nan(blamed, burst):
-        yield "It held NaN and no Inf at each scale: that is not an overflow of the scaled gradient."
+    if _stays_bad(blamed, burst):
+        held = "NaN and no Inf" if blamed.only_nan else "Inf"
+        yield f"It held {held} at each scale: that is not an overflow of the scaled gradient."
     if burst.after < least:
         yield f"Below a scale of {scale(least)} small gradients are lost in float16."
 
@@ -270,7 +275,7 @@ def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remed
     if blamed.entry.kind == "weight":
         yield Remedy("Go back to a checkpoint from before that step: the weights hold it already.", "", first)
         return
-    stays_nan = _stays_nan(blamed, burst)
+    stays_bad = _stays_bad(blamed, burst)
     if burst.hardly_moves and blamed.what == "gradient" and not blamed.only_nan:
         text = "Begin with a smaller scale, and let a skipped step halve it (backoff_factor=0.5)."
         if _is_fixed(blamed, burst):
@@ -282,16 +287,16 @@ def _remedies(evidence: Evidence, blamed: Blame, burst: Burst) -> Iterator[Remed
             text, device, min(burst.before, 2.0**16), 2_000,
             f"{burst.count} skipped steps lowered the loss scale by {burst.bits:.2g} bits alone",
         )  # fmt: skip
-    if stays_nan:
+    if stays_bad:
         text = f"Look for a root, norm, logarithm or division of 0 behind {module or 'the model'}, and add an epsilon."
         yield Remedy(text, FIND_BACKWARD, first)
     is_wide = blamed.what == "forward" and blamed.entry.dtype in ("float32", "float64")
     if blamed.what == "forward" and (blamed.only_nan or is_wide):
         never = ", and never Inf" * blamed.only_nan
         yield remedies.check_weights(module, f"{first}{never}: its weights or its input may be {blamed.held} already")
-    if blamed.what != "reduction" and not is_wide:
+    if blamed.what != "reduction" and not is_wide and not (stays_bad and not blamed.only_nan):
         yield remedies.float32(module, f"{first}, in {blamed.entry.dtype}")
-    if blamed.what == "gradient" and not stays_nan and not _is_fixed(blamed, burst):
+    if blamed.what == "gradient" and not stays_bad and not _is_fixed(blamed, burst):
         yield remedies.clip("it holds back weights that grow; what overflows already it does not mend")
     if blamed.entry.dtype == "float16" or blamed.what == "reduction":
         yield remedies.bf16(device, "bfloat16 has the range of float32")

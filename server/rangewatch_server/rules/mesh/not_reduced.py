@@ -65,7 +65,7 @@ OVER_ALL = {
 
 def _of_wrapper(evidence: Evidence, known: NotReduced, found: Apart) -> Finding:
     along = f" along {' and '.join(found.axes)}" if found.axes else ""
-    who, is_sure = ranks_text(found.ranks), bool(found.axes) and found.began_alike and not found.is_written
+    who, is_sure = ranks_text(found.ranks), found.is_sure
     began = (
         f"At the first update {who} held the same bits of every parameter that was compared; at step {found.step} "
         f"{found.tensor} differed, and no parameter that differed was alike again."
@@ -77,6 +77,9 @@ def _of_wrapper(evidence: Evidence, known: NotReduced, found: Apart) -> Finding:
         f"The mesh has {'the axis' if len(found.axes) == 1 else 'the axes'} {' and '.join(found.axes)}, along which no "
         "parameter lies and nothing is reduced."
         if found.axes
+        else "No axis of a mesh is known along which they should be alike; but all have the same learning rates, as "
+        "those of one training do, and not of a sweep."
+        if is_sure
         else "No axis of a mesh is known along which they should be alike: runs of their own, as of a sweep that is "
         "started as one job, look the same."
     )

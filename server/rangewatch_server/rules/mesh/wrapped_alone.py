@@ -19,6 +19,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.machines.mesh import Ranks
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
+from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.loss.spike_cause import WRITTEN
 from rangewatch_server.rules.mesh import values
 from rangewatch_server.rules.mesh.values import DATA, SEQUENCE
@@ -36,7 +37,8 @@ average over the ranks, which may be hundreds of steps apart."""
 
 class Apart(msgspec.Struct, frozen=True):
     """`ranks` began with the same bits (`began_alike`) and held others of `tensor` at `step`. `axes`: data-parallel
-    ones along which they should be alike, () where no axis is known. `is_written`: something else writes weights."""
+    ones along which they should be alike, () where no axis is known. `is_written`: something else writes weights.
+    `has_one_rate`: the learning rates of all are known and the same."""
 
     ranks: Ranks
     axes: tuple[str, ...]
@@ -44,6 +46,12 @@ class Apart(msgspec.Struct, frozen=True):
     step: int
     began_alike: bool
     is_written: bool
+    has_one_rate: bool
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether they are to train one model: along an axis, or by one setting, as no sweep and no ensemble does."""
+        return self.began_alike and not self.is_written and (bool(self.axes) or self.has_one_rate)
 
 
 def apart(evidence: Evidence, known: NotReduced) -> Apart | None:
@@ -56,7 +64,7 @@ def apart(evidence: Evidence, known: NotReduced) -> Apart | None:
     found = _compared(evidence, line) if len(line) > 1 else None
     if found is None or not (axes or found[2]):
         return None
-    return Apart(tuple(line), axes, *found, _is_written(evidence, line))
+    return Apart(tuple(line), axes, *found, _is_written(evidence, line), _has_one_rate(evidence, line))
 
 
 def _compared(evidence: Evidence, ranks: Sequence[int]) -> tuple[str, int, bool] | None:
@@ -97,6 +105,16 @@ def _checksums(evidence: Evidence, rank: int, rows: Array, start: int, stop: int
     block = evidence.run.slice(RANGES, [rank], 0, start, stop, (CHECKSUM,), rows)
     found: Any = np.asarray(block.columns[CHECKSUM], np.float64)
     return np.nan_to_num(found)
+
+
+def _has_one_rate(evidence: Evidence, ranks: Sequence[int]) -> bool:
+    name = next((each for each in RATES if evidence.has_series(each)), None)
+    start = values.started(evidence)
+    if name is None:
+        return False
+    held = np.array([evidence.series(name, start, min(evidence.whole_stop, start + WINDOW), rank) for rank in ranks])
+    read = np.isfinite(held).all(axis=0)
+    return bool(read.any()) and bool((held[:, read] == held[:1, read]).all())
 
 
 def _is_written(evidence: Evidence, ranks: Sequence[int]) -> bool:

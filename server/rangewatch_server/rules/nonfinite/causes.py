@@ -114,9 +114,9 @@ class Candidate(msgspec.Struct, frozen=True):
         return "shown" if self.weight >= SHOWN else "likely" if self.weight >= LIKELY else "possible"
 
 
-def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate]:
-    """All that something speaks for, the best first."""
-    everything = [_by_origin(case, origin)]
+def candidates(case: Case, origin: Origin, *, rate_rose: bool, jumped: Candidate | None = None) -> list[Candidate]:
+    """All that something speaks for, the best first. `jumped`: of a loss that had jumped right before."""
+    everything = [_by_origin(case, origin), *([jumped] if jumped is not None else [])]
     if rate_rose:
         everything.append(Candidate("learning_rate", 0.9, ("The learning rate had risen right before.",)))
     if origin.kind in ("forward", "between", "backward", "loss", "optimizer", "weight") and not case.is_first_step():
@@ -126,6 +126,8 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool) -> list[Candidate
             everything += _too_large_updates(case)
     if origin.kind in ("between", "forward") and origin.cause in ("", "masked"):
         everything += _mask(case, origin)
+    if origin.kind == "forward" and origin.cause in ("", "range"):
+        everything += _filled(case)
     if origin.kind in ("between", "forward") and origin.cause == "":
         everything += _made_in_forward(case, origin)
     if origin.kind in ("loss", "backward"):
@@ -284,6 +286,25 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
         yield Candidate(
             "mask", weight, (text,), ("The mask itself was not recorded; a log of whole rows of 0 looks alike.",)
         )
+
+
+def is_filled(case: Case) -> bool:
+    """Whether what it is given holds the largest magnitude that its dtype has, as where a mask fills with the lowest
+    number in place of -inf."""
+    limits = (np.float32, np.float64, np.float16)
+    largest = {f"torch.{np.dtype(each).name}".removeprefix("torch."): float(np.finfo(each).max) for each in limits}
+    largest["bfloat16"] = float(2.0**127 * (2 - 2.0**-7))
+    return any(not each.is_bad and each.amax == largest.get(each.dtype) for each in case.inputs or ())
+
+
+def _filled(case: Case) -> Iterator[Candidate]:
+    if is_filled(case):
+        dtype = case.inputs[0].dtype if case.inputs else ""
+        text = (
+            f"What it is given holds the largest magnitude that {dtype} has, exactly: as a mask's filling by the "
+            "lowest number leaves it in a row of which all is masked, where the maximum or the sum over it is taken."
+        )
+        yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
 
 
 def _is_given_numbers(case: Case) -> bool:

@@ -16,7 +16,8 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import RANGES, level_for
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
-from rangewatch_server.rules.loss.series import RATES
+from rangewatch_server.rules.loss import spike_cause
+from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import causes, operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Bad, Case, StepView
 from rangewatch_server.rules.nonfinite.causes import Candidate
@@ -46,6 +47,10 @@ FOLLOWING = (
 
 RISE = 1.5
 """How many times as high as ever in the steps before it must be: a warm-up rises by less from its third step on."""
+
+JUMPED = 0.89
+"""Weight of a cause of a jump of the loss right before: above that of updates that were too large, which a loss that
+had blown up speaks for."""
 
 LEAST_BEFORE = 3
 """Values before it that are known."""
@@ -182,6 +187,25 @@ def _beside(evidence: Evidence, contained: StepView) -> Iterator[Finding]:
         yield _finding(view, spell, "critical", [spell])
 
 
+def _of_a_jump(case: Case) -> Candidate | None:
+    """What the loss had jumped for right before, where that was a weight that no update moved so far."""
+    name, step = loss_name(case.evidence), case.bad.step
+    if name is None:
+        return None
+    low = max(case.evidence.start, step - SOON)
+    usual = causes.loss_ratio(case)
+    if usual is None or usual[0] < causes.BLOWN:
+        return None
+    values = case.evidence.series(name, low, step, case.bad.rank)
+    high = np.flatnonzero(np.isfinite(values) & (np.abs(values) >= causes.BLOWN * usual[2]))
+    if not len(high) or not high[0]:
+        return None
+    known = spike_cause.explained(case.evidence, name, low + int(high[0]), usual[2])
+    if known.cause != "weight" or known.weights["weight"] < causes.LIKELY:
+        return None
+    return Candidate("weight", JUMPED, (f"At step {low + int(high[0])} the loss had jumped. {known.reason}",))
+
+
 def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -> Finding:
     bad = view.first()
     assert bad is not None
@@ -192,7 +216,7 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
     is_meant = is_alone and not _is_overflow(case, origin)
     cause = None if is_alone else before(case, origin)
     rate_rose = cause is not None and cause.kind == "learning_rate"
-    best, *others = causes.candidates(case, origin, rate_rose=rate_rose)
+    best, *others = causes.candidates(case, origin, rate_rose=rate_rose, jumped=_of_a_jump(case))
     clause = "" if cause is None else cause.clause
     if not is_alone and best.cause in _CLAUSES and best.cause not in clause and not clause:
         is_known = best.cause != "data" or best.sureness == "shown"  # of a batch that was not read nothing is stated

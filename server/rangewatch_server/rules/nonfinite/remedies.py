@@ -14,6 +14,7 @@ from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.causes import (
     LARGE_INPUT,
     Candidate,
+    is_filled,
     is_near_limit,
     outputs_reach_limit,
     reaches_limit,
@@ -234,7 +235,7 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         if not is_named:
             yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
         yield from (each for each in _BY_ORIGIN[origin.kind](case, origin) if "learning rate" not in each.text)
-    elif best.cause == "mask" and origin.cause != "masked" and case.empty_rows:
+    elif best.cause == "mask" and origin.cause != "masked" and (case.empty_rows or is_filled(case)):
         yield Remedy(
             "Let no row be masked whole where it is pooled: leave such rows out, or give them a value of their own.",
             MASKED_POOL, because,
@@ -262,6 +263,12 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         yield Remedy(
             "Run the same steps from a checkpoint on another GPU, and test this one: dcgmi diag -r 3.", "", because
         )
+    elif best.cause == "weight" and origin.kind not in ("weight", "data", "optimizer"):
+        yield Remedy(
+            "See what wrote to the weights right before: a checkpoint or a copy that was loaded, or code that sets "
+            "them. Go back to a checkpoint from before.",
+            "", because,
+        )  # fmt: skip
     elif best.cause == "communication" and origin.kind == "sent":
         yield Remedy(
             f"Send what rank {origin.where} puts out in bfloat16 or float32, and receive it in the same dtype: float16 "

@@ -156,8 +156,8 @@ RULE = Rule(
     "or running statistics; a part of it in `eval()`, such as frozen batch norms, is not. Info where it was so from "
     "the first step on and there is dropout alone, which fine-tuning may mean. Or the model is in `train()` and all "
     "its norms in `eval()`, with statistics that nothing has trained: they normalise nothing. Or a frozen part, such "
-    "as a teacher, was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running statistics "
-    "move.",
+    "as a teacher, was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running "
+    "statistics move.",
     check=check,
     explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
 )

@@ -1,4 +1,6 @@
-"""Settings of an optimizer that cannot work: a momentum of 1 or more, and Adam's betas in the wrong order."""
+"""Settings of an optimizer that cannot work: a momentum of 1 or more, Adam's betas in the wrong order, and a decay that
+takes most of each weight with one update.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         if known.momentum >= SLOW and 0 < known.second_beta < known.momentum**2:
             yield _swapped(evidence, event, known)
             return
+        if known.decay_part > 0:
+            yield _decayed(evidence, event, known)
+            return
 
 
 def _runaway(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
@@ -48,6 +53,33 @@ def _runaway(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Findi
             ),
         ),
         facts={"momentum": known.momentum, "is_over": newest.momentum < 1, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+def _decayed(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
+    rank, part = only_rank(evidence), known.decay_part
+    newest = [each for _, each in evidence.details(Optimizers)][-1]
+    what = "turns each weight over" if part > 1 else "leaves hardly anything of each weight"
+    of = f" of the parameter group of {known.decay_of}" if known.decay_of else ""
+    return Finding(
+        severity="" if newest.decay_part else "info", rank=rank, step=event.step, subject="decay",
+        tensor=known.decay_of or None, kind="grad" if known.decay_of else None,
+        summary=f"{place(event.step, rank)}: the weight decay{of} {what} with each update: learning rate times weight "
+        f"decay is {part:.3g}.",
+        evidence=(
+            f"{' and '.join(known.classes)} makes of a weight {1 - part:.3g} times it, whatever its gradient is. A "
+            "decay of 0.01 to 0.1 at rates below 0.01 takes less than a thousandth.",
+            "Cause (shown): the optimizer's settings: the decay, or the learning rate beside it.",
+        ),
+        remedy=(
+            Remedy(
+                "Make the weight decay smaller where it is set, and where a schedule moves it; and go back to a "
+                f"checkpoint from before step {event.step}.",
+                "for group in optimizer.param_groups:\n    print(group['lr'], group.get('weight_decay'))",
+                "the optimizer's own parameter groups were read",
+            ),
+        ),
+        facts={"part": part, "is_over": not newest.decay_part, "cause_class": "optimizer"},
     )  # fmt: skip
 
 
@@ -81,8 +113,9 @@ RULE = Rule(
     title="The optimizer's settings cannot work",
     severity="warning",
     explanation="A momentum of 1 or more keeps all that was ever added, so that updates grow by themselves; Adam's "
-    "betas in the wrong order make a slow direction of a short-lived scale. Nothing fails at once: the loss swings, or "
-    "climbs after hundreds of steps. Read from the parameter groups on the host.",
+    "betas in the wrong order make a slow direction of a short-lived scale; a learning rate times weight decay of a "
+    "half or more leaves little of the weights, and turns them over above 1. Nothing fails at once: the loss swings, "
+    "or climbs after hundreds of steps. Read from the parameter groups on the host.",
     check=check,
     explains=(
         "exploding_gradient", "headroom_trend", "loss_spike", "short_spike", "learning_lost", "loss_plateau",
