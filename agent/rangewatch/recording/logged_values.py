@@ -19,7 +19,15 @@ from rangewatch.recording.rows.step_buffer import StepBuffer
 
 OWN_SERIES = frozenset(
     {"skipped_step", "found_inf", "loss_scale", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s"}
-    | {"weights_finite", "weights_written", "sampled_update", "clipped_norm", "eval_passes", "eval_nonfinite"}
+    | {
+        "weights_finite",
+        "weights_written",
+        "sampled_update",
+        "clipped_norm",
+        "eval_passes",
+        "eval_nonfinite",
+        "bad_norms",
+    }
     | {
         "target_share",
         "target_class",

@@ -1,7 +1,9 @@
 """Which forwards of the model are evaluation, sampling or a rollout: those that no backward follows.
 
 Such a pass is kept apart: nothing of it is read into the step beside which it runs. The step has their number
-(`eval_passes`) and how many elements of what they returned were NaN or Inf (`eval_nonfinite`).
+(`eval_passes`) and how many elements of what they returned were NaN or Inf (`eval_nonfinite`). A pass in `train()`
+moves the running statistics of norms, as no backward has to follow for that: after such a step `bad_norms` has how many
+hold NaN or Inf.
 
 A pass is known by how the outermost module is called. Without gradients it is none of training, but where the whole
 of it is checkpointed, or a training that has ended a step has no backward at all. Nor is that by which a stage of a
@@ -15,9 +17,11 @@ from __future__ import annotations
 import sys
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import checkpoint
 
 from rangewatch.recording.logged_values import LoggedValues
@@ -30,6 +34,10 @@ from rangewatch.steps.training_mode import TrainingMode
 
 READ_PASSES = 16
 """Passes a step whose result is read: a text is sampled token by token."""
+
+MOST_NORMS, NORMS_EVERY = 256, 16
+"""Norms of a model whose running statistics are read, some 10 us each; and steps from one reading to the next, where
+there is such a pass in each, as of a generator that makes pictures for its critic."""
 
 READ_TENSORS = 4
 """Tensors of a result that are read."""
@@ -58,6 +66,11 @@ class Passes:
         self._has_step_ended = False
         self._count = self._nonfinite = 0
         self._on_device: Tensor | None = None
+        self._norms: WeakKeyDictionary[nn.Module, list[ref[_NormBase]]] = WeakKeyDictionary()
+        """Those with running statistics, of modules that were called in `train()` without a backward."""
+        self._norms_due = 0
+        self._moved: ref[nn.Module] | None = None
+        """The one that was so in the open step."""
 
     def begin(self, module: nn.Module | None, *, is_training: bool, has_grad: bool) -> bool:
         """A module is called (None: one that is compiled). Whether this is the outermost call, and of training."""
@@ -68,6 +81,8 @@ class Passes:
             self._observer.is_evaluating = self._is_evaluation(id(module), module, is_training, has_grad)
             if has_grad:
                 self._mode.passed(is_training=is_training)
+            elif is_training and module is not None and self._observer.is_evaluating:
+                self._moved = ref(module)
         return not self._observer.is_evaluating
 
     def end(self, result: Any = None) -> None:
@@ -91,6 +106,11 @@ class Passes:
         if count:
             self._values.record("eval_passes", step, count)
             self._values.record("eval_nonfinite", step, nonfinite if on_device is None else on_device + nonfinite)
+        moved, self._moved = None if self._moved is None else self._moved(), None
+        is_due = moved is not None and (nonfinite > 0 or step >= self._norms_due)
+        if moved is not None and is_due and (bad := self._bad_norms(moved)) is not None:
+            self._norms_due = step + NORMS_EVERY
+            self._values.record("bad_norms", step, bad)
 
     def _is_evaluation(self, key: int, module: nn.Module | None, is_training: bool, has_grad: bool) -> bool:
         in_train, in_eval = self._since_backward
@@ -110,6 +130,27 @@ class Passes:
             self._trained.add(key)
             return False
         return key in self._trained and key not in self._trained_in_eval
+
+    @torch.no_grad()
+    def _bad_norms(self, module: nn.Module) -> Tensor | float | None:
+        """How many norms' running statistics hold NaN or Inf; None where there are none that can be read."""
+        norms = self._norms.get(module)
+        if norms is None:
+            every = [each for each in module.modules() if isinstance(each, _NormBase)]
+            norms = self._norms[module] = [ref(each) for each in every if each.running_mean is not None][:MOST_NORMS]
+        statistics = [
+            value
+            for each in norms
+            if (norm := each()) is not None and norm.training
+            for value in (norm.running_mean, norm.running_var)
+            if value is not None and why_unobservable(value) is None and not is_being_captured(value)
+        ]
+        if not statistics or any(each.device != statistics[0].device for each in statistics):
+            return None
+        # Of finite ones the sum is finite: they are means and variances of what is far from the limit.
+        sums = torch.stack([each.sum(dtype=torch.float32) for each in statistics]).view(-1, 2).sum(1)
+        count = sums.numel() - sums.isfinite().sum()
+        return count if self._observer.is_on_device(count) else float(count)
 
     @torch.no_grad()
     def _read(self, result: Any) -> None:

@@ -169,3 +169,21 @@ def test_a_part_that_runs_without_gradients_is_part_of_the_forward(ingest: Inges
         for _ in range(2):
             train(model, optimizer)
     assert sorted(ingest.tensors()["encoder", "output", 0]) == [0, 1]
+
+
+def test_an_evaluation_in_train_mode_brings_nan_into_running_statistics(ingest: IngestDouble) -> None:
+    """What is read after it: by a batch that is finite, one that is not, and in `eval()`."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    held = torch.randn(5, 3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(8):
+            model(torch.randn(5, 3)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step in (1, 3, 5):
+                model.train(step != 5)
+                with torch.no_grad():
+                    model(held * (float("nan") if step == 3 else 1.0))
+                model.train()
+    assert ingest.series("bad_norms") == {2: 0.0, 4: 1.0}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -114,6 +115,7 @@ class Recording:
         with self.run() as run:
             found = diagnose(run, stop, thresholds, rules or self.rules)
         assert not found.failed, "a rule that raises finds nothing, and would pass for quiet"
+        msgspec.json.encode(found.findings)  # as they are answered: no number of numpy's may be in them
         return found
 
 

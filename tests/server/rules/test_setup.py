@@ -291,3 +291,13 @@ def test_gradients_that_die_in_the_first_updates(recording: Recording) -> None:
 def test_gradients_that_may_be_zero(recording: Recording, more: dict[str, Any]) -> None:
     all_zero(recording, **more)
     assert recording.diagnose(no_gradient.RULE).findings == ()
+
+
+@pytest.mark.parametrize(("last", "severity"), [(3.0, "warning"), (0.0, "info")])
+def test_running_statistics_that_an_evaluation_has_spoiled(recording: Recording, last: float, severity: str) -> None:
+    at = np.arange(200)
+    bad = np.where(at % 40 == 0, np.where(at < 120, 0.0, np.where(at < 160, 3.0, last)), np.nan)
+    recording.write(LAYERS, 200, series={"bad_norms": bad, "loss": 1.0})
+    (finding,) = recording.diagnose(evaluation_mode.RULE).findings
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (120, severity, "eval")
+    assert "the running statistics of 3 batch norms hold NaN" in finding.summary

@@ -45,7 +45,7 @@ ALIVE = 0.7
 REVIVED = 0.05
 """Share by which it never falls: what is dead stays so, and what is merely seldom active comes and goes."""
 
-A_ROW = 0.5
+A_ROW = 0.2
 """Units that give anything but 0, in the mean over rows or places of pictures, below which a layer is dead that was
 alive: most rows get nothing through it."""
 

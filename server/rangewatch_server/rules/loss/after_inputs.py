@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import StateLoaded
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS, WRITTEN
@@ -62,7 +63,11 @@ def _writes(evidence: Evidence) -> list[int]:
         evidence.largest(WRITTEN, start, min(start + STEPS, evidence.whole_stop)), nan=np.inf, neginf=0.0
     )
     at = np.flatnonzero(written > 0)
-    return [] if len(at) > MOST_WRITES else (start + at).tolist()
+    if len(at) > MOST_WRITES:
+        return []
+    # Who loads an optimizer's state goes back to a snapshot, with a loss that was higher.
+    loaded = {event.step for event, _ in evidence.details(StateLoaded)}
+    return [each for each in (start + at).tolist() if not loaded & {each - 1, each, each + 1}]
 
 
 def _changes(evidence: Evidence, series: str) -> list[int]:

@@ -37,8 +37,8 @@ MOST_HELD = 16
 NAN_BITS = 6
 """Halvings after which a gradient that overflowed would have been finite somewhere, or Inf."""
 
-INF_BITS = 24
-"""The same of Inf: a gradient of float16 that is so at 2**-24 of a usual scale had to be a million times its limit."""
+INF_BITS = 40
+"""The same of Inf: a gradient that is so at 2**-40 of a usual scale had to be a million times the limit of float16."""
 
 
 class Burst(msgspec.Struct, frozen=True):

@@ -281,8 +281,8 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
         yield Candidate("mask", 0.92, (text,))
     else:
         text += ": that is the maximum over what is masked whole."
-        # What is given numbers alone has no mask to go by; what it makes of rows of 0, as a log does, looks alike.
-        weight = 0.66 if _is_given_numbers(case) else 0.8
+        # What has as many dimensions as it was given is no maximum: a log of rows of 0 looks alike.
+        weight = 0.66 if _is_given_as_many_dimensions(case) else 0.8
         yield Candidate(
             "mask", weight, (text,), ("The mask itself was not recorded; a log of whole rows of 0 looks alike.",)
         )
@@ -307,9 +307,12 @@ def _filled(case: Case) -> Iterator[Candidate]:
         yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
 
 
-def _is_given_numbers(case: Case) -> bool:
-    """Whether all that it is given is one floating tensor."""
-    return case.inputs is not None and [each.dtype.removeprefix("b")[:5] for each in case.inputs] == ["float"]
+def _is_given_as_many_dimensions(case: Case) -> bool:
+    """Whether all that it is given is one floating tensor, of as many dimensions as it gives."""
+    if case.inputs is None or len(case.inputs) != 1 or "float" not in case.inputs[0].dtype:
+        return False
+    shape = case.inputs[0].shape
+    return isinstance(shape, tuple) and len(shape) == len(case.entry.shape)
 
 
 def _made_in_forward(case: Case, origin: Origin) -> Iterator[Candidate]:

@@ -6,15 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
-from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.numerics.pyramid import FANOUT, level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of three: the first spell that was reported, be it over."""
+    """At most one finding of each of four: the first spell that was reported, be it over."""
     yield from _frozen(evidence)
+    yield from _poisoned(evidence)
     every = evidence.details(EvaluationMode)
     yield from (_untrained(known, event.rank, event.step) for event, known in every[:1] if known.untrained)
     every = [each for each in every if not each[1].untrained]
@@ -70,6 +75,49 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
             "parts": known.parts, "where": known.fqn, "back_step": back, "is_over": back is not None,
             "cause_class": "eval",
         },
+    )  # fmt: skip
+
+
+BAD_NORMS = "bad_norms"
+
+
+def _poisoned(evidence: Evidence) -> Iterable[Finding]:
+    """Of the first step after which running statistics held NaN or Inf, by a pass in train() that nothing follows."""
+    if not evidence.has_series(BAD_NORMS):
+        return
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    size, columns = FANOUT**level, evidence.largest(BAD_NORMS, start, stop, level)
+    bad = np.flatnonzero(columns > 0)
+    if not len(bad):
+        return
+    low = max(start, (start // size + int(bad[0])) * size)
+    values = evidence.largest(BAD_NORMS, low, min(stop, low + size))
+    step = low + int(np.flatnonzero(values > 0)[0])
+    norms, rank = int(values[step - low]), only_rank(evidence)
+    last = float(columns[np.isfinite(columns)][-1])
+    yield Finding(
+        severity="info" if last == 0 else "", rank=rank, step=step, subject="bad statistics",
+        summary=f"{place(step, rank)}: the running statistics of {norms} batch norm{'s' if norms > 1 else ''} hold NaN "
+        f"or Inf since an evaluation in train(){'' if last else ', and are finite again'}: what the model gives in "
+        "eval() is NaN.",
+        evidence=(
+            "At that step the model was called without gradients, and in train(): norms then take the batch into "
+            "their running mean and variance. The training goes by each batch's own, and shows nothing of it.",
+            "Cause (likely): the evaluation: its batch held NaN or Inf, and nobody had called eval() before it. It "
+            "does not go away: a part of NaN is NaN.",
+        ),
+        remedy=(
+            Remedy(
+                "Call model.eval() before an evaluation and model.train() after it; look at the batches of this one; "
+                "and make the running statistics anew, of some hundred batches, before the next.",
+                "for module in model.modules():\n"
+                "    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n"
+                "        module.reset_running_stats()",
+                "the norms' own buffers were read after the step",
+            ),
+        ),
+        facts={"since_step": step, "norms": norms, "is_over": last == 0, "cause_class": "eval"},
     )  # fmt: skip
 
 
@@ -157,7 +205,7 @@ RULE = Rule(
     "the first step on and there is dropout alone, which fine-tuning may mean. Or the model is in `train()` and all "
     "its norms in `eval()`, with statistics that nothing has trained: they normalise nothing. Or a frozen part, such "
     "as a teacher, was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running "
-    "statistics move.",
+    "statistics move. Or an evaluation in `train()` has brought NaN into running statistics.",
     check=check,
     explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
 )
