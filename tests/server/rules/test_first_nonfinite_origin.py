@@ -28,7 +28,7 @@ UP, ACT, DOWN, DOWN_GRADIENT, DOWN_WEIGHT, ACT_GRADIENT, UP_WEIGHT = range(7)
 STEPS, BAD = 40, 30
 
 
-def facts(name: str, amax: float = 1.0, nan: int = 0, inf: int = 0, dtype: str = "float16", **more: int) -> Any:
+def facts(name: str, amax: float = 1.0, nan: int = 0, inf: int = 0, dtype: str = "float16", **more: Any) -> Any:
     counts = {"nan_count": nan, "inf_count": inf, "zero_count": 0, "negative_count": 0}
     return {"name": name, "dtype": dtype, "shape": [4, 8], "numel": 32, "amax": amax} | counts | more
 

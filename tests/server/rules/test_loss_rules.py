@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire import events
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss import loss_plateau, loss_spike
 from rangewatch_server.rules.nonfinite import loss_nonfinite
@@ -284,3 +285,12 @@ def test_a_loss_that_rises_with_the_only_write_to_the_weights(recording: Recordi
     recording.write([tensor("a")], 160, series={"loss": descent_to(1.0), "weights_written": written})
     found = recording.diagnose(loss_spike.RULE).findings
     assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "weight")] * (count == 1)
+
+
+@pytest.mark.parametrize(("first", "last", "count"), [(2.5, 2.48, 1), (2.5, 2.2, 0), (0.5, 0.4, 0)])
+def test_a_classifier_that_still_guesses(recording: Recording, first: float, last: float, count: int) -> None:
+    loss = np.linspace(first, last, 240) + 0.05 * np.sin(np.arange(240))
+    known = [events.event(events.LossFunction("nll", 12), 1, 0)]
+    recording.write([tensor("a")], 240, series={"loss": loss}, events=known)
+    found = recording.diagnose(loss_plateau.RULE).findings
+    assert [(each.severity, each.facts["cause_class"]) for each in found] == [("info", "data")] * count

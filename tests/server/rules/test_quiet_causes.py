@@ -102,11 +102,14 @@ POOL = [
 MASK = {"name": "input[1]", "rows": 24, "zero_rows": 3, "one_rows": 0}
 
 
-def pooled(recording: Recording, count: int, negative: int | None, masks: list[dict[str, Any]], zeros: int = 0) -> Any:
+def pooled(
+    recording: Recording, count: int, negative: int | None, masks: list[dict[str, Any]], zeros: int = 0,
+    shape: tuple[int, ...] = (24, 5, 8),
+) -> Any:  # fmt: skip
     counts = np.zeros((3, 90))
     counts[0, 80:] = count
     what = "nan_count" if negative is None else "inf_count"
-    reported = {"inputs": [facts("input[0]", zero_count=zeros, shape=(24, 5, 8))], "masks": masks}
+    reported = {"inputs": [facts("input[0]", zero_count=zeros, shape=shape)], "masks": masks}
     reported |= {} if negative is None else {"inf_count": count, "negative_inf_count": negative}
     later = np.zeros((3, 90))
     later[1:, 80:] = 5
@@ -127,6 +130,11 @@ def test_rows_of_a_pool_that_are_masked_whole(
     finding = pooled(recording, count, negative, masks)
     assert finding.facts["cause_class"] == "mask", finding.evidence
     assert "masked whole" in finding.remedy[0].text
+
+
+def test_rows_of_a_logarithm_are_no_pool_s(recording: Recording) -> None:
+    """It gives as many dimensions as it is given."""
+    assert pooled(recording, 24, 24, [], shape=(24, 8)).facts["cause_class"] == "forward_arithmetic"
 
 
 @pytest.mark.parametrize(

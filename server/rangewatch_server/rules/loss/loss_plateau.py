@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name, means
-from rangewatch_server.rules.phrases import loss_called
+from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.trend import fit
@@ -23,6 +24,9 @@ FIRST = 32
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding."""
     name = loss_name(evidence)
+    if name is not None and (found := _at_chance(evidence, name)) is not None:
+        yield found
+        return
     if name is None or evidence.whole_stop - evidence.start < (GROUPS + 1) * 8**LEVEL:
         return
     steps, loss = means(evidence, name, LEVEL, GROUPS)
@@ -36,6 +40,47 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     is_flat = abs(trend.growth) <= limits["most_change"] * abs(now) and trend.low <= 0 <= trend.high
     if is_flat and now > (1 - limits["least_learned"]) * first > 0:
         yield _finding(evidence, name, first, now, trend.first)
+
+
+CHANCE_STEPS, CHANCE = 192, 0.03
+"""Steps after which a loss may be said to be at chance, and how near, as a part of it, its means are to that."""
+
+
+def _at_chance(evidence: Evidence, name: str) -> Finding | None:
+    """The loss of a classifier is what it is of one that gives each class the same, at first and still."""
+    known = next((each for _, each in evidence.details(LossFunction)), None)
+    if known is None or known.op != "nll" or known.classes < 2 or known.is_negated or known.given:
+        return None
+    stop, chance = evidence.whole_stop, float(np.log(known.classes))
+    if stop - evidence.start < CHANCE_STEPS or stop - evidence.start > GROUPS * 8**LEVEL:
+        return None
+    third = (stop - evidence.start) // 3
+    middle, last = (evidence.series(name, stop - each * third, stop - (each - 1) * third) for each in (2, 1))
+    parts = [float(np.mean(each[np.isfinite(each)])) for each in (middle, last) if np.isfinite(each).any()]
+    if len(parts) < 2 or any(abs(each - chance) > CHANCE * chance for each in parts):
+        return None
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=evidence.start, subject="chance",
+        summary=f"{place(evidence.start, rank)}: {loss_called(name)} has been that of a guess since: {parts[1]:.4g} at "
+        f"step {stop - 1}, where a model that knows nothing of {known.classes} classes has ln {known.classes} = "
+        f"{chance:.4g}.",
+        evidence=(
+            f"In the last {2 * third} steps its mean was {parts[0]:.4g} and then {parts[1]:.4g}.",
+            "Cause (possible): the data: targets that do not belong to their inputs, as where the one was shuffled or "
+            "sorted without the other. Against that: a task that is hard looks the same at first, and so does a "
+            "learning rate that is far too low or far too high.",
+            "What would decide: train on one batch alone. Its loss falls where the model can learn at all; and print "
+            "some inputs beside their labels.",
+        ),
+        remedy=(
+            Remedy(
+                "Look whether the labels are those of their inputs, row by row, as the loop gets them.", "",
+                "the loss is where a guess has it",
+            ),
+        ),
+        facts={"loss": parts[1], "chance": chance, "classes": known.classes, "cause_class": "data"},
+    )  # fmt: skip
 
 
 def _finding(evidence: Evidence, name: str, first: float, now: float, since: int) -> Finding:
@@ -59,7 +104,8 @@ RULE = Rule(
     title="Loss does not fall",
     severity="info",
     explanation="For a thousand steps the loss has not fallen, and it is still near what it was at first. A training "
-    "that has learned and has converged is not reported. Needs a logged loss.",
+    "that has learned and has converged is not reported. Or a classifier's loss is still that of a guess after 192 "
+    "steps, as of labels that are those of other rows. Needs a logged loss.",
     check=check,
     thresholds=(
         Threshold("most_change", 0.01, "of the loss", "A larger change in 1,024 steps is none to be flat."),
