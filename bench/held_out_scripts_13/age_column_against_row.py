@@ -5,7 +5,7 @@ Variant of: row_of_predictions_against_a_column_of_targets.
 Cause: data or forward_arithmetic (the shapes in the loss). Step: from the start. Right: shape / broadcast / squeeze / size. Wrong: rate, GradScaler, mask."""
 EXPECT = {"cause": ["data", "forward_arithmetic"], "step": [0, 130], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
-          "right": "shape|broadcast|squeeze|size|view|column|row"}
+          "right": "shape|broadcast|squeeze|size|column|\\brow"}
 import torch
 from torch import nn
 import rangewatch

@@ -5,7 +5,7 @@ Variant of: exponent_bit_flips_under_trainer.
 Cause: weight. Step: 125. Place: second. Right: weight / memory / bit / checkpoint. Wrong: lower the learning rate, GradScaler, mask, data."""
 EXPECT = {"cause": ["weight"], "step": [124, 126], "place": ".*second.*", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
-          "right": "weight|bit|memory|checkpoint|parameter|hardware"}
+          "right": "weight|\\bbit|memory|checkpoint|parameter|hardware"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -2,7 +2,7 @@
 the batch is NaN in the bfloat16 input.
 Without Rangewatch: loss 1.52 to 0.71 at step 99, NaN from step 100 on.
 Variant of: bf16_nan_in_an_image.
-Cause: data. Step: 100. Right: input / batch / data. Wrong: lower the learning rate, GradScaler, attention mask, bfloat16 to float32."""
+Cause: data. Step: 100. Right: input / batch / data. Wrong: lower the learning rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["data"], "step": [99, 101], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
           "right": "input|batch|data|sample|record"}

@@ -6,7 +6,7 @@ Cause: data. Step: 40 (the second epoch begins to repeat the first) or later. Ri
 GradScaler, mask."""
 EXPECT = {"cause": ["data"], "step": [39, 170], "place": None, "rank": None,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
-          "right": "set_epoch|epoch|[Ss]huffl|order|[Ss]ampler|seed"}
+          "right": "set_epoch|epoch|[Ss]huffl|same order|[Ss]ampler|seed"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -6,7 +6,7 @@ Cause: data (the targets' scale). Step: from the start. Right: targets / scale /
 mask."""
 EXPECT = {"cause": ["data"], "step": [0, 110], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
-          "right": "target|scal|normali[sz]|standardi[sz]|unit|log"}
+          "right": "target|scal|normali[sz]|standardi[sz]|unit|logarithm"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -5,7 +5,7 @@ Variant of: gpt_with_lr_1e12_at_step_50.
 Cause: learning_rate. Step: 75. Right: learning rate. Wrong: GradScaler, attention mask, bfloat16, data."""
 EXPECT = {"cause": ["learning_rate"], "step": [74, 78], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],
-          "right": "learning rate|lr|rate"}
+          "right": "learning rate|\\blr\\b"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -5,7 +5,7 @@ Variant of: loss_rises_a_thousandfold_within_50_steps.
 Cause: learning_rate. Step: 90. Right: learning rate. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [89, 130], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],
-          "right": "learning rate|lr|rate"}
+          "right": "learning rate|\\blr\\b"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -4,7 +4,7 @@ Variant of: policy_with_lr_5.
 Cause: learning_rate. Step: from the start. Right: learning rate. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [0, 60], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],
-          "right": "learning rate|lr|rate"}
+          "right": "learning rate|\\blr\\b"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,6 +1,6 @@
 """A causal transformer over dance steps with ALiBi and a window: -inf beyond six places, no row without a key; the gradients' norm is clipped to 0.1 at every
 single step, as its authors want, and the rate is warmed up. HEALTHY.
-Without Rangewatch: LOSSES"""
+Without Rangewatch: loss 2.48 to 1.16; the norm before the clip is 0.36 to 1.1."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
-"""Six classes of shells become nine at step 100: the head is grown, the old rows are copied, and the optimizer is told: the new head is put in place of the old one in
-its group. The loss jumps with the new classes, as it must, and falls again. HEALTHY.
-Without Rangewatch: LOSSES"""
+"""Six classes of shells become nine at step 100: the head is grown, the old rows are copied, and the optimizer is told: the new head is put in place of
+the old one in its group. The loss jumps with the new classes, as it must, and falls again. HEALTHY.
+Without Rangewatch: loss 1.78 to 0.023 at step 99, 0.95 at step 100, 0.19 at 120, 0.02 at 160, 0.027 at the end."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
-"""A normalizing flow of coupling layers learns a narrow ring in the plane; its loss is minus the mean log density, which is above 0 at first and rightly falls below 0,
-as densities may exceed 1. HEALTHY.
-Without Rangewatch: LOSSES"""
+"""A normalizing flow of coupling layers learns a narrow arc in the plane; its loss is minus the mean log density, which is above 0 at first and rightly
+falls below 0, as densities may exceed 1. HEALTHY.
+Without Rangewatch: loss 3.30 at step 0, -1.95 at 20, -2.45 at 60, about -2.3 to -2.6 from there on."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
-"""House prices of 100,000 to 900,000 are standardized for the training; what is logged as the loss is the squared error in euros, 3e10 at first, and falls with it.
-HEALTHY.
-Without Rangewatch: LOSSES"""
+"""House prices of 100,000 to 900,000 are standardized for the training; what is logged as the loss is the squared error in euros, 1.4e10 at first, and
+falls with it. HEALTHY.
+Without Rangewatch: logged 1.4e10 at step 0, 8.1e8 at 80, 1.8e8 at the end."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
-"""Float16 autocast with a GradScaler that starts at 2^32, so as to find the greatest scale that goes: the first steps are skipped while it halves, and once in 50 good
-steps it doubles and may be halved again. HEALTHY.
-Without Rangewatch: LOSSES"""
+"""Float16 autocast with a GradScaler that starts at 2^32, so as to find the greatest scale that goes: the first steps are skipped while it halves, and
+once in 50 good steps it doubles and may be halved again. HEALTHY.
+Without Rangewatch: loss 1.95 to 0.47; skipped are steps 0 to 13, 44, 145 and 196; the scale is 2^17 or 2^18."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """A forecaster of wind with SGDR: CosineAnnealingWarmRestarts(T_0=30, T_mult=2) takes the rate to nearly 0 and back to the whole 0.1 at steps 30 and 90; after
 each restart the loss is somewhat higher for a while. HEALTHY.
-Without Rangewatch: LOSSES"""
+Without Rangewatch: loss 0.55 to 0.16 at step 29, 0.060 at 89, 0.065 at 95, 0.033 at 150, 0.039 at the end."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

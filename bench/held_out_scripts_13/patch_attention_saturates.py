@@ -4,7 +4,7 @@ Without Rangewatch: loss 1.72 to 0.54 at step 80 (logits to 2), 54 at 81 (117), 
 Variant of: attention_logits_of_a_gpt_grow.
 Cause: learning_rate (or forward_arithmetic / weight: the logits grow). Step: 80 or soon after. Right: rate / qk norm / logits. Wrong: mask, GradScaler,
 data."""
-EXPECT = {"cause": ["learning_rate", "forward_arithmetic", "weight"], "step": [66, 120], "place": None, "rank": 0,
+EXPECT = {"cause": ["learning_rate", "forward_arithmetic", "weight"], "step": [79, 120], "place": None, "rank": 0,
           "wrong": ["attention mask", "GradScaler"],
           "right": "learning rate|[Qq][Kk]|logit|warm|softmax|norm|soft-?cap"}
 import torch

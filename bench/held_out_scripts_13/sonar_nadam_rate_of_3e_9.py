@@ -6,7 +6,7 @@ Cause: learning_rate (or optimizer: weights do not change). Step: from the start
 GradScaler, mask."""
 EXPECT = {"cause": ["learning_rate", "optimizer"], "step": [0, 130], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
-          "right": "learning rate|lr|rate"}
+          "right": "learning rate|\\blr\\b"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,10 +1,10 @@
-"""A variational autoencoder of small pictures. FAULT at step 110: a typo in the table of rates gives 30 instead of 0.003 (Adam) from then on.
+"""A variational autoencoder of small pictures. FAULT at step 110: a typo in the table of rates gives 30 instead of 0.0003 (Adam) from then on.
 Without Rangewatch: loss 54.8 to 12.9 at step 109, 15.3 at 110, NaN from step 111 on.
 Variant of: gan_with_lr_50_at_step_100.
 Cause: learning_rate. Step: 110. Right: learning rate. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [109, 114], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],
-          "right": "learning rate|lr|rate"}
+          "right": "learning rate|\\blr\\b"}
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -5,7 +5,7 @@ Variant of: alibi_mask_before_gradients_that_explode.
 Cause: learning_rate (clip, where one would have it so). Step: 110. Right: rate / clip. Wrong: attention mask, GradScaler."""
 EXPECT = {"cause": ["learning_rate", "clip", "backward_arithmetic"], "step": [109, 116], "place": None, "rank": 0,
           "wrong": ["attention mask", "-inf", "GradScaler"],
-          "right": "learning rate|clip|lr"}
+          "right": "learning rate|[Cc]lip"}
 import torch
 import torch.nn.functional as F
 from torch import nn
