@@ -122,6 +122,7 @@ class OptimizerCoverage(StepReader):
         present = {id(each) for _, each in named}
         # An optimizer keeps its parameters alive: no other object has such an id meanwhile.
         replaced = [fqn for fqn in left_out if (was := self._held.get(fqn)) in taken and was not in present]
+        renewed = [fqn for fqn, each in named if id(each) in taken and self._held.get(fqn, id(each)) != id(each)]
         self._held.update({fqn: id(each) for fqn, each in named if id(each) in taken})
         orphans = _without_gradient(optimizers, present) if left_out else 0
         # A parameter that took another's place has a hook of its own, which has not run yet: the name was reached.
@@ -140,6 +141,7 @@ class OptimizerCoverage(StepReader):
             kept_gradient_steps=self._kept.step_count if self._was_kept else 0,
             groups=_group_names(optimizers, {id(each): fqn for fqn, each in named}),
             replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
+            renewed=tuple(renewed[: limits.ACCOUNT_NAMES]),
             orphan_count=orphans,
             initial_lr=next(iter(rates)) if len(rates := set(_numbers(optimizers, "initial_lr"))) == 1 else 0.0,
             weight_decay=max(_numbers(optimizers, "weight_decay"), default=0.0),

@@ -118,6 +118,7 @@ class Optimizers(Details, frozen=True):
     for how many updates in a row gradients had not been zeroed since the one before; 0 where they are, or not for long.
     `groups`: of several parameter groups each one's own name, or its first parameter's; "" where neither is known.
     `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
+    `renewed`: names under which the model had another parameter when it was looked at before, of an optimizer both.
     `orphan_count`: parameters of the optimizers that are none of the model's and have no gradient, though some of the
     model's have.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
@@ -137,6 +138,7 @@ class Optimizers(Details, frozen=True):
     kept_gradient_steps: int = 0
     groups: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    renewed: tuple[str, ...] = ()
     orphan_count: int = 0
     initial_lr: float = 0.0
     weight_decay: float = 0.0

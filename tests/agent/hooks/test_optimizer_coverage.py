@@ -146,6 +146,7 @@ def test_a_parameter_that_takes_the_place_of_another(ingest: IngestDouble, is_to
     found = [(each.step, known) for each in ingest.events("optimizers") if (known := read(Optimizers, each.data))]
     replaced = [(step, each.replaced, each.left_out) for step, each in found if each.replaced]
     assert replaced == ([] if is_told else [(10, ("1.weight",), ("1.weight",))])
+    assert [(step, each.renewed) for step, each in found if each.renewed] == ([(10, ("1.weight",))] if is_told else [])
     assert not any(each.unreached for _, each in found), "one of that name has had gradients"
 
 

@@ -73,12 +73,12 @@ def plateau_is_looked_for_in_the_wrong_direction(job: Job) -> None:
     classes(job, schedule=starts.plateau("max"))
 
 
-@planted("dead_units", "vanishing_gradient", place=r"0\..*|1\.0\..*", step=0, against=NOT_LOSS)
+@planted("no_gradient", "vanishing_gradient", place=r"0\..*|1\.0\..*", step=0, against=NOT_LOSS)
 def sigmoids_of_fifteen_layers(job: Job) -> None:
     starts.deep(job, depth=15, act=nn.Sigmoid)
 
 
-@planted("dead_units", "vanishing_gradient", place=r"0\..*|1\.0\..*", step=0, against=NOT_LOSS)
+@planted("no_gradient", "vanishing_gradient", place=r"0\..*|1\.0\..*", step=0, against=NOT_LOSS)
 def forty_layers_and_no_residual(job: Job) -> None:
     starts.deep(job, depth=40)
 

@@ -496,3 +496,31 @@ def test_the_group_whose_rate_rose_is_the_place(recording: Recording) -> None:
     series = {"lr": rate, "lr_group_0": rate, "lr_group_1": raised}
     finding = found(recording, (HEAD, AT, 8.0), (GRAD, AT, 30.0), series=series, events=known)
     assert (cause(finding), finding.tensor, finding.kind) == ("learning_rate", "head.weight", "grad")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ((1, 1, 1), (32, 32, 32), "optimizer"),
+        ((1, 8, 1), (1, 120, 1), "backward_arithmetic"),
+        ((1, 1, 1), (1, 2, 1), "data"),
+    ],
+)
+def test_modules_that_are_called_more_often_from_the_jump_on(
+    recording: Recording, before: tuple[int, ...], now: tuple[int, ...], expected: str
+) -> None:
+    """Microbatches that are summed, a recurrence that became longer, and a layer that is used twice."""
+    calls = np.ones((len(TENSORS), STEPS))
+    calls[EMBED : HEAD + 1] = np.where(np.arange(STEPS) < AT, np.array(before)[:, None], np.array(now)[:, None])
+    columns = {"amax": height((GRAD, AT, 30.0)), "call_count": calls}
+    recording.write(TENSORS, STEPS, columns, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+    assert ("Divide each microbatch's loss" in finding.remedy[0].text) == (expected == "optimizer")
+
+
+@pytest.mark.parametrize(("at", "severity"), [(AT, "info"), (AT - 20, "warning")])
+def test_a_head_that_is_made_anew_has_to_be_learned(recording: Recording, at: int, severity: str) -> None:
+    known = [events.event(events.Optimizers(("SGD",), renewed=("head.weight",)), 1, at)]
+    finding = found(recording, (GRAD, AT, 30.0), events=known)
+    assert finding.severity == severity

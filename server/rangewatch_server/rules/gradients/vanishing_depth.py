@@ -104,5 +104,5 @@ def through_depth(evidence: Evidence, bits: Array, tensors: Array) -> Iterator[F
                 "gradients shrink by about the same factor at every layer",
             ),
         ),
-        facts={"fall_bits": whole, "weights": len(order), "cause_class": "dead_units"},
+        facts={"fall_bits": whole, "weights": len(order), "cause_class": "no_gradient"},
     )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_change
@@ -526,6 +527,18 @@ def _stage(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
 def _new_part(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
     """A sentence, where parameters got the first gradient of the run at the very step of the jump: they have not been
     updated yet, so that no update made it, but a forward or a loss that goes another way; else ""."""
+    made = [
+        name
+        for event, known in evidence.details(Optimizers)
+        if abs(event.step - jump.step) <= 1
+        for name in (*known.replaced, *known.renewed)
+    ]
+    if made:
+        more = f", and so for {len(made) - 1} more" if len(made) > 1 else ""
+        return (
+            f"At that very step another parameter took the place of {made[0]}{more}: a head or a table that has grown, "
+            "or was made anew, has to be learned."
+        )
     thawed = thawed_before(evidence, jump.step)
     if thawed is None or thawed.step != jump.step or cause.weights.get("weight", 0.0) >= SHOWN:
         return ""

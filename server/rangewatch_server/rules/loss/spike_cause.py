@@ -119,9 +119,9 @@ def explained(
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = _of_begun_anew(evidence, name, step, usual)
-    restored = [] if anew else _of_restored(evidence, step)
+    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, step)
     every = [
-        *anew, *written, *restored,
+        *anew, *written, *restored, *calls,
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
         *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed), *of_lost_mask(evidence, step),
         *_of_data(
@@ -140,9 +140,13 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
+    is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
     sentences = [
-        *_verdict(order, are_written=bool(written), is_of_all_since=is_of_all_since), *([whose] if whose else []),
+        *_verdict(
+            order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls
+        ),
+        *([whose] if whose else []),
         *(f"Attention logits left their band with it: {_name(evidence, each)}." for each in logits[:1]),
         *_settings(evidence, step), *row_sentences(evidence.run, _ranks(evidence, rank), step),
     ]  # fmt: skip
@@ -153,6 +157,7 @@ def explained(
                 order, step, rate, place, is_lasting=is_lasting, is_of_all_since=is_of_all_since,
                 are_written=bool(written or restored),
                 thawed=thawed,
+                is_of_calls=is_of_calls,
             )
         ),
         None if place is None else place.fqn, None if place is None else place.kind, rank,
@@ -565,6 +570,40 @@ def _of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> It
         yield Candidate("forward_arithmetic", 0.5, (texts[0], text))
 
 
+MORE_OFTEN, STEADY = 2.0, 0.9
+"""How many times as often as before modules must be called, and the part of the steps before in which they were called
+as often as usual."""
+
+
+def _of_calls(evidence: Evidence, step: int) -> list[Candidate]:
+    """From that very step on all of the model is called more often in a step, or a part of it that was called more than
+    once is."""
+    low, outputs = max(evidence.start, step - HISTORY), activations(evidence)
+    if step - low < FEWEST or not len(outputs):
+        return []
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, ("call_count",), outputs)
+    calls = np.asarray(block.columns["call_count"], np.float64)
+    calls = calls[(calls > 0).all(axis=1)] / len(evidence.ranks)
+    if not len(calls):
+        return []
+    usual, now = np.median(calls[:, :-1], axis=1), calls[:, -1]
+    is_more = ((calls[:, :-1] == usual[:, None]).mean(axis=1) >= STEADY) & (now >= MORE_OFTEN * usual)
+    if is_more.all():
+        text = (
+            f"From that very step on the model is called {now.min():g} times in a step, where it was {usual.min():g}: "
+            "the losses of microbatches, and their gradients, are summed unless each is divided by their number."
+        )
+        return [Candidate("optimizer", 0.9, (text,))]
+    longer = np.flatnonzero(is_more & (usual > 1))
+    if not len(longer):
+        return []
+    text = (
+        f"From that very step on a part of the model is called {now[longer[0]]:g} times in a step, where it was "
+        f"{usual[longer[0]]:g}: what one round multiplies values and gradients by is taken to that power."
+    )
+    return [Candidate("backward_arithmetic", 0.88, (text,))]
+
+
 NO_SLOPE, SAME = 8, 1e-3
 """Steps from a jump on in which every gradient is 0, at most, and the part of the loss by which it varies then."""
 
@@ -687,7 +726,7 @@ NAMES = {
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
     "clip": "gradients that were no longer clipped", "mask": "a mask that is no longer there",
-    "no_gradient": "how the loss is computed",
+    "no_gradient": "how the loss is computed", "backward_arithmetic": "arithmetic of the backward",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -696,6 +735,7 @@ _BOTH_LOSSES = (
     "Compute the loss of a batch from before that step again: if it is as it was then, the batches since are others "
     "(harder, or with other targets); if it is not, the loss is computed otherwise. Either may be meant."
 )
+_AS_BEFORE = "Go back to a checkpoint from before it and repeat these steps with as many calls as before."
 _COMPARE = "Compare all parameters right after the optimizer's step and right before the next forward."
 
 TESTS = {
@@ -705,13 +745,16 @@ TESTS = {
     "forward_arithmetic": "Compute the loss of that batch again, outside of the loop: if it is usual there, the loop's "
     "code multiplied it.",
     "clip": "Go back to a checkpoint from before it and repeat these steps with the clip as it was.",
+    "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True).",
     "no_gradient": "Print each step of the loss's own computation for one batch, in its dtype and in float32.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
 
 
-def _verdict(order: list[Candidate], *, are_written: bool, is_of_all_since: bool) -> Iterator[str]:
+def _verdict(
+    order: list[Candidate], *, are_written: bool, is_of_all_since: bool, is_of_calls: bool = False
+) -> Iterator[str]:
     if not order:
         yield "Why is not known: nothing else that was recorded left its usual range with it."
         return
@@ -720,6 +763,8 @@ def _verdict(order: list[Candidate], *, are_written: bool, is_of_all_since: bool
     name, test = (_OVERWRITTEN, _COMPARE) if is_written else (NAMES[best.cause], TESTS[best.cause])
     if is_of_all_since and best.cause == "data":
         name, test = _ALL_SINCE, _BOTH_LOSSES
+    if is_of_calls:
+        name, test = ("gradients that are summed" if best.cause == "optimizer" else "a longer recurrence"), _AS_BEFORE
     yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
         yield f"Not known: {text}"
@@ -739,12 +784,25 @@ def _remedies(
     is_of_all_since: bool,
     are_written: bool = False,
     thawed: Thawed | None = None,
+    is_of_calls: bool = False,
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
     is_named = bool(order) and (order[0].weight >= LIKELY or order[0].cause == "data")
     cause = order[0].cause if is_named else ""
     because = order[0].supports[0].rstrip(".") if cause else "based on the loss alone"
-    if cause == "learning_rate" and rate is not None and rate.high < 0:
+    if is_of_calls and cause == "optimizer":
+        yield Remedy(
+            "Divide each microbatch's loss by their number before its backward; or lower the learning rate as far, or "
+            "clip the gradients, where their sum is meant.",
+            "def backward(loss, microbatches):  # of each\n    (loss / microbatches).backward()", because,
+        )  # fmt: skip
+    elif is_of_calls and cause == "backward_arithmetic":
+        yield Remedy(
+            "Clip the gradients, and make the recurrence longer in small steps, or cut the backward off after some "
+            "rounds (truncated backpropagation).",
+            clip, because,
+        )  # fmt: skip
+    elif cause == "learning_rate" and rate is not None and rate.high < 0:
         yield Remedy(
             "Look at the schedule: the learning rate must not fall below 0. Clamp it, and go back to a checkpoint from "
             f"before step {rate.step}.",

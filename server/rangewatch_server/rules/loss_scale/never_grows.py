@@ -18,6 +18,7 @@ from rangewatch_server.rules.loss_scale.collapse import LEAST_SCALE, bursts
 from rangewatch_server.rules.loss_scale.history import MOST_RECENT, Change, History
 from rangewatch_server.rules.loss_scale.remedies import scaler_settings, why_standing
 from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Rule, Threshold, Thresholds
 
 PAST_USE = 2.0**24
@@ -96,12 +97,15 @@ def _driven(evidence: Evidence, course: Course, limits: Thresholds) -> Finding |
     text = "Let the scaler wait longer before it doubles the scale."
     last = history.last(course.scaler) or 2.0**16
     return Finding(
-        severity="warning", step=since, subject=f"{course.scaler} driven",
+        severity="warning", rank=only_rank(evidence), step=since, subject=f"{course.scaler} driven",
         summary=f"Step {since}: since then {count} of {history.stop - since} steps are skipped, as the loss scale "
         f"doubles after every {max(1, course.interval)} steps without an overflow.",
         evidence=(f"{because}.", *sentences(evidence, blame(evidence, skipped))),
         remedy=(remedies.scaler(text, device_of(evidence), last / 2, 2_000, because),),
-        facts={"skipped_steps": len(skipped), "steps": steps, "growths": grown, "growth_interval": course.interval},
+        facts={
+            "skipped_steps": len(skipped), "steps": steps, "growths": grown, "growth_interval": course.interval,
+            "cause_class": "loss_scale",
+        },
     )  # fmt: skip
 
 

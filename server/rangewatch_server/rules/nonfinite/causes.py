@@ -589,9 +589,19 @@ def _jump(case: Case) -> Iterator[Candidate]:
     if blown is None or blown[0] >= BLOWN:
         return
     usable = case.view.is_of("output") & ~case.view.is_bad & (columns["amax"] > 0) & ~is_repeated(case)
+    was_usual = False
     for at in case.view.in_order(usable):
         before = case.bits_before[at][np.isfinite(case.bits_before[at])]
         bits = float(np.log2(columns["amax"][at]) - before.max()) if len(before) else 0.0
+        if bits >= JUMP_BITS and was_usual:
+            text = (
+                f"From one step to the next {the(case.view.entries[at])} was {2.0**bits:.3g} times as large as ever "
+                "before, the loss before it was usual, and so is what comes before it in this step: no batch does "
+                "that, and no update. A weight of it was overwritten, or a bit of it flipped."
+            )
+            yield Candidate("weight", 0.8, (text,))
+            return
+        was_usual = was_usual or (len(before) > 0 and bits < 1)
         if bits >= JUMP_BITS:
             text = (
                 f"From one step to the next {the(case.view.entries[at])} was {2.0**bits:.3g} times as large as ever "
