@@ -155,3 +155,26 @@ def test_no_scaler_is_advised_where_there_is_one(run: Run) -> None:
         model, rows(0), cross_entropy, 60, before=before, dtype=torch.float16, scaler=scaler
     )
     assert "Train with a loss scaler" not in advice(first(run))
+
+
+def test_a_weight_in_the_middle_that_was_overwritten(run: Run) -> None:
+    """What comes before it is as usual, so that it is no batch; outputs stay finite, and their square is Inf."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Linear(32, 1))
+
+    def before(step: int) -> None:
+        if step == 40:
+            with torch.no_grad():
+                model[2].weight[3, 4] = 1e35
+
+    def batch(step: int) -> Any:
+        x = torch.randn(32, 16)
+        return x, x[:, :1]
+
+    def loss(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (out - y).square().mean()
+
+    Job(run.server.url, run.name).train(model, batch, loss, 50, before=before)
+    found = first(run)
+    assert (found["step"], found["facts"]["cause_class"]) == (40, "weight"), found["evidence"]
+    assert "wrote to the weights" in advice(found)
