@@ -38,6 +38,9 @@ DECAYED, DECOUPLED = 0.5, ("SGD", "AdamW")
 """Part of each weight that the decay takes with one update, from which on it is reported; and torch's optimizers that
 take the learning rate times the decay of a weight."""
 
+USUAL_DECAY = 1.0
+"""A decay below it is not too large: where it takes so much the learning rate is, and that has its own rules."""
+
 
 class OptimizerCoverage(StepReader):
     """Called by the training thread, between steps. It reads no tensor. `structure()`: another number when the model
@@ -191,7 +194,8 @@ def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
             if type(optimizer).__name__ not in DECOUPLED and not group.get("decoupled_weight_decay"):
                 continue
             rate, decay = group.get("lr"), group.get("weight_decay")
-            if all(isinstance(each, (int, float)) and math.isfinite(each) for each in (rate, decay)):
+            is_known = all(isinstance(each, (int, float)) and math.isfinite(each) for each in (rate, decay))
+            if is_known and decay >= USUAL_DECAY:
                 found.append((float(rate * decay), id(group["params"][0]) if group["params"] else 0))
     return max(found)
 

@@ -118,13 +118,12 @@ def nan_weights_of_an_evaluation_s_copy(job: Job) -> None:
 
 @planted(
     "eval",
+    "evaluation_mode",
     "first_nonfinite",
     "loss_nonfinite",
-    least="info",
     step=range(159, 162),
-    place=r"(stem|bn|layer\d)?\b.*",
     against=("learning rate", "tensors of the checkpoint"),
-    also=("loss_nonfinite",),
+    also=("first_nonfinite", "loss_nonfinite"),
 )
 def evaluation_in_train_mode_poisons_batchnorm(job: Job) -> None:
     """NaN in its batch, and nobody has called `eval()`: the running statistics are NaN from then on."""

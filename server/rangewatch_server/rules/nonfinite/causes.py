@@ -593,11 +593,11 @@ def _jump(case: Case) -> Iterator[Candidate]:
     for at in case.view.in_order(usable):
         before = case.bits_before[at][np.isfinite(case.bits_before[at])]
         bits = float(np.log2(columns["amax"][at]) - before.max()) if len(before) else 0.0
-        if bits >= JUMP_BITS and was_usual:
+        if bits >= JUMP_BITS and was_usual and _is_given_as_usual(case):
             text = (
                 f"From one step to the next {the(case.view.entries[at])} was {2.0**bits:.3g} times as large as ever "
-                "before, the loss before it was usual, and so is what comes before it in this step: no batch does "
-                "that, and no update. A weight of it was overwritten, or a bit of it flipped."
+                "before; the loss before it was usual, and so are the inputs of this step and what comes before it: no "
+                "batch does that, and no update. A weight of it was overwritten, or a bit of it flipped."
             )
             yield Candidate("weight", 0.8, (text,))
             return
@@ -609,6 +609,28 @@ def _jump(case: Case) -> Iterator[Candidate]:
             )
             yield Candidate("data", 0.7, (text,), ("What the model was given was not recorded.",))
             return
+
+
+WHOLE, INPUTS = 4_096, ("input_rms", "input_rms_1", "input_rms_2")
+"""Elements of an input up to which all are read for its size, and the series of the sizes."""
+
+
+def _is_given_as_usual(case: Case) -> bool:
+    """Whether all elements that the model was given were read, and are of a size as in the steps before."""
+    evidence, step, rank = case.evidence, case.bad.step, case.bad.rank
+    count = (
+        evidence.series("input_elements", step, step + 1, rank) if evidence.has_series("input_elements") else [np.nan]
+    )
+    if not len(count) or not count[0] <= WHOLE:
+        return False
+    low, known = max(evidence.start, step - HISTORY), False
+    for name in (each for each in INPUTS if evidence.has_series(each)):
+        values = evidence.series(name, low, step + 1, rank)
+        before = values[:-1][np.isfinite(values[:-1])]
+        if not len(before) or not values[-1] <= 2 * before.max():
+            return False
+        known = True
+    return known
 
 
 def is_repeated(case: Case) -> np.ndarray:
