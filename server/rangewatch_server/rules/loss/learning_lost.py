@@ -133,5 +133,5 @@ RULE = Rule(
         Threshold("fallen", 0.85, "of the first loss", "So low it must have been before."),
         Threshold("back", 0.9, "of the first loss", "And so high again, for 24 values in a row."),
     ),
-    explains=("loss_plateau", "loss_stuck", "vanishing_gradient", "attention_logits", "dead_activation"),
+    explains=("loss_plateau", "loss_spike", "loss_stuck", "vanishing_gradient", "attention_logits", "dead_activation"),
 )
