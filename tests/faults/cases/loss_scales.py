@@ -51,7 +51,7 @@ def loss_scale_only_falls(job: Job) -> None:
     with_gradient(job, lambda step: 1e30 if step > 60 and step % 15 == 0 else 1.0, 200, scaler(2.0**13))
 
 
-@fault("loss_scale_never_grows", words=("skipped",), rank=None)
+@fault("loss_scale_never_grows", words=("skipped",))
 def loss_scale_is_driven(job: Job) -> None:
     with_gradient(job, lambda step: 1.0, 280, scaler(2.0**16, 2))
 
