@@ -52,7 +52,7 @@ PLACES = 4
 """Columns of the whole run in which an older jump is searched for: those that rise most over what was before."""
 
 MOST = 16
-"""High values in a row that are waited for at most; the first 8 say how high it has jumped."""
+"""High values in a row that are waited for at most; those that show it also say how high it has jumped."""
 
 CHANCE = 1e-6
 """That so many are high in a row by chance, going by the share of such values in the 256 steps before."""
@@ -309,7 +309,7 @@ def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_sta
         row = values[begin:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
         count = _in_a_row(history, row, high, least)
         if count:
-            level, back = float(np.median(row[: MOST // 2])), _back(steps[begin:], is_low, least)
+            level, back = float(np.median(row[:count])), _back(steps[begin:], is_low, least)
             loss_jumps.append(Jump(int(steps[begin]), float(usual[at]), float(scatter[at]), level, count, back))
     if not loss_jumps:
         loss_jumps = list(_set_backs(steps, values, since, limits))
@@ -338,7 +338,7 @@ def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> I
         count = _in_a_row(before[at], row, float(usual[at] + rise[at]), max(least, RECENT))
         if count:
             back, over = _back(steps[begin:], is_low, least), begin + MOST
-            level = float(np.median(row[: MOST // 2]))
+            level = float(np.median(row[:count]))
             yield Jump(int(steps[begin]), float(usual[at]), float(local[at]), level, count, back, among=RECENT)
 
 
@@ -361,7 +361,7 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
         count = _in_a_row(history, row, usual + rise, least)
         if count:
             back = _back(steps[at:], is_low, least)
-            return [Jump(int(steps[at]), usual, scatter, float(np.median(row[: MOST // 2])), count, back)]
+            return [Jump(int(steps[at]), usual, scatter, float(np.median(row[:count])), count, back)]
     return []
 
 
