@@ -1,5 +1,5 @@
-"""A convolutional net takes the noise out of magnitude spectra of a gearbox. FAULT at step 95: in one spectrum of the batch one bin holds 3e38 (the fill value of
-the measuring card for "overload"), which overflows to inf where the model divides by a deviation of 0.15.
+"""A convolutional net takes the noise out of magnitude spectra of a gearbox. FAULT at step 95: in one spectrum of the batch one bin holds 3e38 (the fill value
+of the measuring card for "overload"), which overflows to inf where the model divides by a deviation of 0.15.
 Without Rangewatch: loss 0.65 to 0.052 at step 94, NaN from step 95 on.
 Variant of: picture_with_a_pixel_of_3e38 (there a classifier of pictures, here a regression of spectra).
 Cause: data (forward_arithmetic would do: inf arises before the first layer). Step: 95. Right: input / batch / value. Wrong: rate, GradScaler, mask."""

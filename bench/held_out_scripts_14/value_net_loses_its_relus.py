@@ -1,5 +1,5 @@
 """A net learns the value of states of a cart from returns, two layers of ReLU. FAULT at step 100: the rate of a restart is read in percent, 0.02 becomes
-2.0, for two steps; and throws the biases of the second layer far below zero. All its units but one are off for good.
+2.0, for two steps, and throws the biases of the second layer far below zero. All its units but one are off for good.
 Without Rangewatch: loss 15.5 to 0.21 at step 99, 129,000 at step 102, 1.9 at step 120, 0.2 to 0.4 to the end; from 18 units 5 are on at
 step 105 and 1 from step 120 on, and the gradient of the first layer is exactly 0.
 Variant of: relu_dies (here by a rate that is wrong for two steps, in a regression).
