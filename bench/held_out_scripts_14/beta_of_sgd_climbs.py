@@ -1,8 +1,8 @@
 """An autoencoder of curves with SGD and Nesterov's momentum, which is raised by 0.001 a step from 0.88. FAULT at step 120: nothing ends it, and it passes 1.
-Without Rangewatch: @@A
+Without Rangewatch: loss 0.55 to 0.026 at step 120, 0.039 at 160, 0.23 at 200, 513 at step 240.
 Variant of: momentum_is_warmed_up_past_one (here Nesterov's, an autoencoder).
 Cause: optimizer. Step: 120. Right: momentum. Wrong: GradScaler, attention mask."""
-EXPECT = {"cause": ["optimizer"], "step": [100, 200], "place": None, "rank": 0, "wrong": ["GradScaler", "attention mask", "corrupt"],
+EXPECT = {"cause": ["optimizer"], "step": [100, 220], "place": None, "rank": 0, "wrong": ["GradScaler", "attention mask", "corrupt"],
           "right": "momentum"}
 import torch
 import torch.nn.functional as F

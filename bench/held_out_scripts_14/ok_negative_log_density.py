@@ -1,5 +1,5 @@
 """A mixture-like density net: the loss is a negative log density, passes 0 and goes on below it, as densities may be larger than 1. HEALTHY.
-Without Rangewatch: @@A"""
+Without Rangewatch: loss 0.10 to -2.57, all finite."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn

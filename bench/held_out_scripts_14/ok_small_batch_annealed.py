@@ -1,5 +1,5 @@
 """A regression whose batch falls from 64 to 4 at step 100, with the rate lowered along with it: a noisy loss, nothing else. HEALTHY.
-Without Rangewatch: @@A"""
+Without Rangewatch: loss 1.58 to 0.017 at step 100, 0.0001 to 0.02 after it."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """A convolutional net marks rivers in tiles; pixels of label 255 do not count. FAULT from step 100 on: the labels are cut at the wrong offset, all are 255;
 the loss is the sum over counted pixels by max(1, their number): 0, and so is every gradient.
-Without Rangewatch: @@A
+Without Rangewatch: loss 1.22 to 0.19 at step 99, exactly 0 from step 100 on, gradients too.
 Variant of: no_label_of_an_answer_is_left (here the pixels of a segmentation).
 Cause: data (mask or no_gradient would do). Step: 100. Right: label / target / ignore / 255. Wrong: lower the learning rate, GradScaler."""
 EXPECT = {"cause": ["data", "mask", "no_gradient"], "step": [99, 150], "place": None, "rank": 0,

@@ -1,5 +1,5 @@
 """A per-pixel classifier ends in a softmax and is trained with nll_loss, which wants logarithms. FAULT from step 0 on.
-Without Rangewatch: @@A
+Without Rangewatch: loss -0.32 at step 0, -0.60 at step 100, -0.71 at step 200: negative throughout.
 Variant of: nll_loss_is_given_probabilities (here pixels).
 Cause: forward_arithmetic. Step: from 0 on. Right: log / softmax / nll. Wrong: lower the learning rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["forward_arithmetic"], "step": [0, 60], "place": None, "rank": 0,
