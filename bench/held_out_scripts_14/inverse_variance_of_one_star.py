@@ -1,6 +1,6 @@
 """Brightness of stars from spectra, each row weighted by 1 / sigma^2 of its measurement. FAULT from step 100 on: the floor of sigma (0.1) is left out, and
 single rows of sigma near 0 outweigh all others by thousands.
-Without Rangewatch: @@A
+Without Rangewatch: loss 4.25 to 0.25 at step 99, 95 at step 100, 2.7e7 at step 101, inf at step 103, then NaN.
 Variant of: diffusion_with_weights_that_nothing_bounds (here weights of measurements).
 Cause: data, forward_arithmetic or clip. Step: from 100 on. Right: weight / clamp / bound / clip / batch. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["data", "forward_arithmetic", "clip"], "step": [99, 160], "place": None, "rank": 0, "wrong": ["GradScaler", "attention mask"],

@@ -1,5 +1,5 @@
 """A net foretells tides. FAULT from step 100 on: a new gauge codes missing hours as -9999, after normalisation about -700 deviations.
-Without Rangewatch: @@A
+Without Rangewatch: loss 0.58 to 0.004 at step 99, 0.62 at step 100, 0.27 to 0.45 to the end.
 Variant of: missing_values_are_minus_700_deviations (here hours of a tide).
 Cause: data. Step: 100. Right: input / data / missing / normal / outlier. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["data"], "step": [99, 130], "place": None, "rank": 0, "wrong": ["GradScaler", "attention mask"],

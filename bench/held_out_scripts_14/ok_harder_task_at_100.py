@@ -1,5 +1,5 @@
 """A curriculum: from step 100 on the sums are over 8 instead of 4 numbers; the loss rises once and falls again. HEALTHY.
-Without Rangewatch: @@A"""
+Without Rangewatch: loss 3.15 to 0.076 at step 99, 0.97 at step 100, 0.065 at step 200."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,5 @@
 """A sparse code: most units of the code are 0 for most rows, by a penalty that is meant. HEALTHY.
-Without Rangewatch: @@A"""
+Without Rangewatch: loss 0.75 to 0.006."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,5 @@
 """A classifier whose rate falls by ten at step 150; the loss falls in a stair. HEALTHY.
-Without Rangewatch: @@A"""
+Without Rangewatch: loss 1.08 to 0.14 to 0.6 before step 150, 0.06 to 0.2 after it."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,5 @@
 """A GRU counts signs with Adam. FAULT from step 100 on: the second stage of the schedule sets the rate to 1 instead of 0.001.
-Without Rangewatch: @@A
+Without Rangewatch: loss 12.3 to 1.2 at step 99, 9.1 at step 102, 37 at step 103, 1.6 to 6 to the end.
 Variant of: rate_is_raised_to_1 (here in the second stage of a recurrent net).
 Cause: learning_rate. Step: 100. Right: learning rate / schedule. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["learning_rate"], "step": [99, 130], "place": None, "rank": 0, "wrong": ["GradScaler", "attention mask"],

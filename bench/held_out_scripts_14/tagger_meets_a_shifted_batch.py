@@ -1,5 +1,5 @@
 """A tagger of signs that is nearly perfect. FAULT at step 100: the tags of one batch are shifted by one place.
-Without Rangewatch: @@A
+Without Rangewatch: loss 1.69 to 0.003 at step 99, 6.06 at step 100, 0.003 at step 101.
 Variant of: tuned_on_a_batch_with_wrong_labels (here tags of a sequence).
 Cause: data. Step: 100. Right: label / target / batch / data. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["data"], "step": [99, 103], "place": None, "rank": 0, "wrong": ["GradScaler", "attention mask"],
