@@ -34,7 +34,7 @@ class BackwardLoss(StepReader):
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
         self._targets = LossTargets(agent.values)
         self._unscaled = UnscaledLosses(agent.events, scaling)
-        self._last_read, self._began = -1, -1
+        self._last_read, self._began, self._ended_at = -1, -1, -1
         self._sum: Tensor | float | None = None
         self._held: tuple[int, Tensor | float] | None = None
         self._has_recorded = False
@@ -43,7 +43,10 @@ class BackwardLoss(StepReader):
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`torch.autograd.backward` is called with these."""
-        self._last_read, self._began = self._agent.observer.host.cells[TENSOR], self._agent.step
+        cells = self._agent.observer.host.cells
+        if cells[TENSOR] == self._ended_at:  # two backwards in a row, of parts of one loss, end at the same tensor
+            cells[TENSOR] = -1
+        self._last_read, self._began = cells[TENSOR], self._agent.step
         self._counted = None
         self._agent.before_backward()
         self._graph.before(args, kwargs)
@@ -64,6 +67,7 @@ class BackwardLoss(StepReader):
             self._unscaled.reached()
         with _NoTorchFunction():
             self._read(args, kwargs)
+        self._ended_at = self._agent.observer.host.cells[TENSOR]
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loss = _scalar(args, kwargs)

@@ -168,3 +168,22 @@ def test_nothing_is_asked_of_a_subclass(ingest: IngestDouble, logs: bool) -> Non
             if logs:
                 handle.log(loss=loss.as_subclass(Odd))
     assert ingest.series("loss") == losses and Odd.asked == STEPS * of_torch
+
+
+def test_two_parts_of_a_loss_each_with_a_backward_add_up(ingest: IngestDouble) -> None:
+    """Without a forward between them: both end at the same parameter's gradient. Another model's backward is none."""
+    body, heads, other = nn.Linear(2, 4), nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)]), nn.Linear(2, 1)
+    model = nn.ModuleDict({"body": body, "heads": heads})
+    optimizer, losses = sgd(model), {}
+    rangewatch.attach(model, optimizer, url=ingest.url)
+    for step in range(STEPS):
+        hidden = body(torch.randn(3, 2))
+        first, second = (head(hidden).pow(2).mean() for head in heads)
+        first.backward(retain_graph=True)
+        second.backward()
+        loss_of(other).backward()
+        losses[step] = first.item() + second.item()
+        optimizer.step()
+        optimizer.zero_grad()
+    rangewatch.detach(model)
+    assert ingest.series("loss") == pytest.approx(losses)
