@@ -240,7 +240,9 @@ def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[st
     is_later = _begin(finding, finding.step) > seen
     of_another = finding.rank is not None and root.rank is not None and finding.rank != root.rank
     is_over = bool(root.facts.get("is_over", False))
-    return is_later and not of_another and not is_over and bool(finding.facts.get("of_magnitude", True))
+    is_its_cause = "cause_class" in root.facts and root.facts["cause_class"] == finding.facts.get("cause_class")
+    may_follow = is_its_cause or bool(finding.facts.get("of_magnitude", True))
+    return is_later and not of_another and not is_over and may_follow
 
 
 def _cause(

@@ -46,7 +46,7 @@ def test_no_gradient_since_a_step_and_a_loss_that_is_higher(recording: Recording
 
 
 @pytest.mark.parametrize(
-    ("level", "zero"), [(0.0, 2), (2.5, 1), (2.0, 2)], ids=["its minimum", "one gradient is there", "as before"]
+    ("level", "zero"), [(1.0, 2), (2.5, 1), (2.0, 2)], ids=["its minimum", "one gradient is there", "as before"]
 )
 def test_what_is_not_stuck(recording: Recording, level: float, zero: int) -> None:
     loss = np.r_[np.full(200, 2.0), np.full(60, level)]
@@ -149,3 +149,13 @@ def test_what_a_nan_explains(since: int, recovered: int | None, apart: bool) -> 
     )
     explained = {"first_nonfinite": frozenset({"dead_activation"}), "dead_activation": frozenset[str]()}
     assert len(joined([nan, dead], explained)) == 1 + apart
+
+
+@pytest.mark.parametrize(("before", "count"), [(0.2, 1), (np.where(np.arange(100) % 3, 0.2, 0.0), 0)])
+def test_a_loss_of_which_nothing_is_left(recording: Recording, before: Any, count: int) -> None:
+    """From one step to the next; and one that had been 0 in more and more batches."""
+    loss = np.r_[np.broadcast_to(before, 100), np.zeros(60)]
+    amax = np.where(np.arange(160) < 100, 0.1, 0.0)
+    recording.write([tensor("a.weight", "grad", 1)], 160, {"amax": amax}, series={"loss": loss})
+    found = recording.diagnose(loss_stuck.RULE).findings
+    assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "mask")] * count

@@ -17,6 +17,10 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thres
 BEFORE = 64
 """Steps before it that show what the loss had been."""
 
+NOTHING = 0.1
+"""Part of what a loss usually was that each of its values before must have been above, where it is exactly 0 since: one
+that is learned to the end is 0 in more and more batches."""
+
 SAME = 1e-3
 """Part of it by which a loss varies at most that stays at one value: batches differ."""
 
@@ -39,8 +43,33 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if not len(now) or not len(before):
         return
     level, usual = float(np.median(now)), float(np.median(before))
-    if np.ptp(now) <= SAME * abs(level) and level - usual >= limits["least_rise"] * abs(usual) and level > usual:
+    if not now.any() and before.min() > NOTHING * usual:
+        yield _nothing(evidence, name, since + 1, usual, len(gradients))
+    elif np.ptp(now) <= SAME * abs(level) and level - usual >= limits["least_rise"] * abs(usual) and level > usual:
         yield _finding(evidence, name, since + 1, usual, level, len(gradients))
+
+
+def _nothing(evidence: Evidence, name: str, step: int, usual: float, count: int) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        rank=rank, step=step, subject="nothing",
+        summary=f"{place(step, rank)}: {loss_called(name)} is exactly 0 from one step to the next and has been since, "
+        f"and so is every gradient; before it was {usual:.4g}.",
+        evidence=(
+            f"All {count} gradients that are recorded are 0 in every element: nothing is learned.",
+            "Cause (likely): nothing is left of the loss: a mask, or labels that are all to be ignored (-100, 255), "
+            "and a division by a count that is kept above 0. Against that: a loss with a margin is 0 where all is "
+            "learned, but then it is so in more and more batches first.",
+            "What would decide: count the labels of one batch that are not ignored, right before the loss.",
+        ),
+        remedy=(
+            Remedy(
+                f"Look at the labels and the mask of the batches from step {step} on: whether any of them counts.", "",
+                "a loss that is exactly 0 comes of nothing that was compared",
+            ),
+        ),
+        facts={"loss": 0.0, "before": usual, "since_step": step, "gradients": count, "cause_class": "mask"},
+    )  # fmt: skip
 
 
 def _is_zero(evidence: Evidence, gradients: Array, start: int, stop: int) -> bool:
@@ -98,7 +127,8 @@ RULE = Rule(
     title="Nothing is learned any more",
     severity="warning",
     explanation="Since a step every gradient has been exactly 0, and the loss has stayed at one value that is higher "
-    "than it had been. No optimizer gets out of that. A loss that reached its minimum is not reported. Needs a logged "
+    "than it had been. No optimizer gets out of that. A loss that reached its minimum is not reported, but one that is "
+    "exactly 0 from one step to the next. Needs a logged "
     "loss.",
     check=check,
     thresholds=(

@@ -291,7 +291,7 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
 def is_filled(case: Case) -> bool:
     """Whether what it is given holds the largest magnitude that its dtype has, as where a mask fills with the lowest
     number in place of -inf."""
-    limits = (np.float32, np.float64, np.float16)
+    limits = (np.float32, np.float64)  # 65,504 in float16 is reached by values that grow
     largest = {f"torch.{np.dtype(each).name}".removeprefix("torch."): float(np.finfo(each).max) for each in limits}
     largest["bfloat16"] = float(2.0**127 * (2 - 2.0**-7))
     return any(not each.is_bad and each.amax == largest.get(each.dtype) for each in case.inputs or ())
@@ -349,13 +349,32 @@ def _is_product_in_range(case: Case, dtype: str) -> bool:
     return largest > 0 and headroom(dtype, largest) - headroom(dtype, 1.0) / 2 > NEAR_LIMIT_BITS
 
 
+AT_LIMIT_BITS = 2.0
+"""Bits below a 16 bit dtype's limit within which an output is so near that what is computed of it is beyond."""
+
+
+def _at_limit(case: Case) -> str:
+    """A sentence on the output of this step that is so near its dtype's limit; "" where none is."""
+    columns, entries = case.view.columns, case.view.entries
+    for at in np.flatnonzero(case.view.is_of("output") & ~case.view.is_bad & (columns["amax"] > 0)).tolist():
+        dtype, amax = entries[at].dtype, float(columns["amax"][at])
+        if dtype == "float16" and headroom(dtype, amax) < AT_LIMIT_BITS:
+            name = the(entries[at])
+            return f"{name[0].upper()}{name[1:]} was {amax:.4g}, just below the limit of {dtype}."
+    return ""
+
+
 def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
     """What the graph of the loss shows."""
     graph = operations.graph_of(case)
     if graph is None:
         return
     made, came, hidden = operations.made_by(graph), operations.given(graph), operations.hidden_in_forward(case)
-    if origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX:
+    near = _at_limit(case)
+    if origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX and near:
+        text = f"{near} What the loss computes of it may be Inf, and a softmax of Inf is NaN."
+        yield Candidate("forward_arithmetic", 0.88, (text,))
+    elif origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX:
         text = operations.of_masked_row(made.op)
         yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
     elif origin.cause == "operation" and made is not None:
