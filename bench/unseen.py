@@ -61,7 +61,8 @@ ones quiet. Tests since then.
 
 `held_out_scripts_11/` to `_14/` are thirty-six each, the last twenty-nine, by four more authors: 28 faults drawn by
 chance from those of `tests/faults`, by name alone, each in another training. Measured once each, on 2026-11-28, the
-misses of one mended before the next: 17, 16 and 20 of 28 right, 14 of 24; 28 of 29 healthy ones quiet. Tests since then.
+misses of one mended before the next: 17, 16 and 20 of 28 right, 14 of 24; 28 of 29 healthy ones quiet. Tests since
+then.
 """
 
 from __future__ import annotations
