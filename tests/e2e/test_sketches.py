@@ -71,5 +71,7 @@ def test_what_changes_places_is_seen_in_any_layout(trained: Server, layout: str,
     assert (status, found["step"]) == (1, int(planted[-1]))
     first = found["tensors"][0]
     assert first["label"].startswith("blocks.1.up.weight" if "units" in planted else "blocks.2.up.weight")
-    assert first["amax"] == first["other_amax"] and first["difference_bits"] < 1e-6, "statistics are blind"
+    # Layouts round in another order, which of the largest magnitude may be the last bit.
+    assert first["other_amax"] == pytest.approx(first["amax"], rel=1e-6), "statistics are blind"
+    assert first["difference_bits"] < 1e-6, "statistics are blind"
     assert 1e-3 < first["sketch"]["low"] < first["sketch"]["high"] < 2

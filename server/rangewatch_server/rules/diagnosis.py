@@ -259,7 +259,8 @@ def _explains(cause: Finding, finding: Finding, consequences: frozenset[str]) ->
 
     What nothing took over explains nothing.
     """
-    is_earlier = finding.step is not None and cause.step is not None and finding.step < _begin(cause, cause.step)
+    is_dated = finding.step is not None and cause.step is not None
+    is_earlier = is_dated and _latest(finding) < _begin(cause, cause.step or 0)
     of_another = finding.rank is not None and cause.rank is not None and finding.rank != cause.rank
     of_none = cause.rule in OF_ONE_RANK and cause.rank is None
     is_worse = SEVERITIES.index(finding.severity) < SEVERITIES.index(cause.severity)
@@ -276,6 +277,11 @@ def _is_apart(cause: Finding, finding: Finding) -> bool:
     if begun is None or cause.step is None:
         return False
     return begun < _begin(cause, cause.step) - SLACK or (over is not None and begun > over + AFTER)
+
+
+def _latest(finding: Finding) -> int:
+    """The last step at which it may have begun, where that is known to within some steps."""
+    return int(finding.facts.get("latest_step", finding.step or 0))
 
 
 def _begin(cause: Finding, step: int) -> int:

@@ -37,6 +37,7 @@ def found(
 def test_updates_of_nothing_but_decay(recording: Recording, decay: float) -> None:
     (finding,) = found(recording, decay=decay)
     assert (finding.step, finding.facts["readings"], finding.facts["cause_class"]) == (97, 6, "clip")
+    assert finding.facts["latest_step"] == 128, "what began by then may have led to it"
     assert "nothing of the gradients is in the updates" in finding.summary
     assert "The largest gradient that a backward made in those steps was 0.25." in finding.evidence[1]
 

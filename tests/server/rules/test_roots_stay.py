@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rangewatch_server.rules import Finding
+from rangewatch_server.rules.diagnosis import joined
 from rangewatch_server.rules.gradients import exploding_gradient, vanishing_gradient
 from rangewatch_server.rules.loss import loss_spike
 from tests.server.rules.conftest import Recording, tensor
@@ -102,3 +104,14 @@ def test_a_first_loss_that_is_low_by_chance(recording: Recording) -> None:
     loss = np.r_[0.6, 2.8 + NOISE.normal(0, 0.2, 99)]
     recording.write(LAYERS, 100, {"amax": usual(100)}, series={"loss": loss})
     assert recording.diagnose(loss_spike.RULE).findings == ()
+
+
+def test_what_may_have_begun_later_follows_from_what_began_meanwhile() -> None:
+    """It was looked at each 32nd step: it began at one of the steps from 97 to 128."""
+    root = Finding(rank=0, step=101, summary="gradients", rule="exploding_gradient", severity="warning")
+    led = Finding(
+        rank=0, step=97, summary="updates", rule="unchanged_weights", severity="warning", facts={"latest_step": 128}
+    )
+    explained = {"exploding_gradient": frozenset({"unchanged_weights"}), "unchanged_weights": frozenset[str]()}
+    (found,) = joined([root, led], explained)
+    assert (found.rule, found.consequences) == ("exploding_gradient", ("updates",))

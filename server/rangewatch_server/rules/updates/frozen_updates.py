@@ -171,7 +171,8 @@ def _finding(
             ),
         ),
         facts={
-            "since_step": step, "seen_step": seen, "readings": len(still), "gradient": gradient,
+            "since_step": step, "latest_step": step if is_own else int(still[0]),
+            "seen_step": seen, "readings": len(still), "gradient": gradient,
             "remains": remains, "cause_class": "optimizer" if is_own else "loss_scale" if is_scale else "clip",
         },
     )  # fmt: skip
