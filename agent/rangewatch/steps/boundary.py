@@ -64,6 +64,8 @@ class StepBoundary:
         """New optimizers that end no step, and how often each has stepped in the open one."""
         self._most_new = 0
         self._has_ended = self._has_warned = False
+        self._guessed: int | None = None
+        """A scaler that may come, of optimizers that have not stepped yet."""
 
     def new_key(self) -> int:
         """The key of an optimizer that `attach` was not given, and that takes no other's place."""
@@ -79,6 +81,12 @@ class StepBoundary:
         self._stepped.add(key)
         if self._missed[key] < _ABSENT:
             self._missed[key] = 0
+        if self._guessed is not None:  # it has none
+            self.awaited.discard(self._guessed)
+            self._guessed = None
+            if self.awaited <= self._updated:
+                self._end()
+                return
         if self.ends == "all":
             self.expected.add(key)
             if is_second:
@@ -94,13 +102,17 @@ class StepBoundary:
 
     def scaler_came(self, key: int) -> None:
         """Scaler `key` is found. Where those that are known have just ended a step, its own is the rest of that."""
+        self._guessed = None
         if key not in self.awaited and not self._stepped:
             self._updated |= self.awaited
         self.awaited.add(key)
 
-    def are_all_in(self, served: frozenset[int]) -> bool:
-        """Whether these are ids of all optimizers that end the step."""
-        return all(served & each for key, each in enumerate(self.served_ids) if key in self.expected)
+    def another_may_come(self, key: int, served: frozenset[int]) -> None:
+        """The first scaler has stepped the optimizers of these ids: another, `key`, may step those that are left."""
+        left = self.expected - self._stepped
+        if any(at in left and not served & each for at, each in enumerate(self.served_ids)):
+            self.awaited.add(key)
+            self._guessed = key
 
     def scaler_updated(self, key: int, served: frozenset[int] = frozenset()) -> None:
         """Scaler `key` has been updated; `served`: ids of the optimizers that it stepped before, if it can say."""

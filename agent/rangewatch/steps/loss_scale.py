@@ -84,8 +84,8 @@ class LossScaling:
 
     def settled(self, number: int, served: frozenset[int]) -> None:
         """Scaler `number` has settled a step of these optimizers."""
-        if self._is_found and not self._has_settled and not self.boundary.are_all_in(served):
-            self.boundary.awaited.add(len(self.watched))  # of the other optimizers: it steps in the rest of this step
+        if self._is_found and not self._has_settled:
+            self.boundary.another_may_come(len(self.watched), served)
         self._has_settled = True
         self.boundary.scaler_updated(number, served)
 

@@ -741,3 +741,28 @@ def test_fsdps_sharded_scaler(ingest: IngestDouble, tmp_path: Path) -> None:
             torch.tensor([[cells[step]["inf_count"] for step in range(5)] for cells in gradients.values()])
         )
     assert not infinities[0].any() and infinities[1][:, 1].any()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_optimizer_without_a_scaler_beside_one_that_was_not_given(ingest: IngestDouble, is_first: bool) -> None:
+    """No second scaler comes: the first two steps are not one."""
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 1)})
+    scaled, plain = (torch.optim.SGD(model[name].parameters(), 1e-3) for name in "ab")
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def by_scaler() -> None:
+        scaled.zero_grad()
+        scaler.scale(model["a"](torch.randn(8, 4)).square().mean()).backward()
+        scaler.step(scaled)
+        scaler.update()
+
+    def by_itself() -> None:
+        plain.zero_grad()
+        model["b"](torch.randn(8, 4)).square().mean().backward()
+        plain.step()
+
+    with rangewatch.attach(model, [scaled, plain], url=ingest.url):
+        for _ in range(6):
+            for part in (by_scaler, by_itself) if is_first else (by_itself, by_scaler):
+                part()
+    assert sorted(ingest.series("loss_scale")) == list(range(6))
