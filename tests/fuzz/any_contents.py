@@ -25,8 +25,8 @@ from rangewatch_server.store.batch_checks import SERIES_BOUNDS
 
 SERIES = (
     "loss", "loss_scale", "loss_scale/1", "found_inf", "skipped_step", "step_time_s", "wall_time_s", "agent_time_s",
-    "weights_finite", "eval_passes", "eval_nonfinite", "bad_norms", "data_wait_s", "forward_s", "backward_s",
-    "exposed_comm_s", "optimizer_s", "other_s", "lr", "mine",
+    "weights_finite", "eval_passes", "eval_nonfinite", "bad_norms", "untrained_norms", "data_wait_s", "forward_s",
+    "backward_s", "exposed_comm_s", "optimizer_s", "other_s", "lr", "mine",
 )  # fmt: skip
 VALUES = (
     0.0, -0.0, 1.0, 0.5, -1.0, 1e-320, 2.0**53, 2.0**63, 2.0**64, 1e15, 1e18, 1e300, -1e300, 1.7e308, -1.7e308,

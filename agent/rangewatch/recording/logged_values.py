@@ -27,6 +27,7 @@ OWN_SERIES = frozenset(
         "eval_passes",
         "eval_nonfinite",
         "bad_norms",
+        "untrained_norms",
     }
     | {
         "target_share",

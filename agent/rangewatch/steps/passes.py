@@ -30,14 +30,14 @@ from rangewatch.recording.phase_times import BACKWARD
 from rangewatch.recording.tensor_names import leaves
 from rangewatch.statistics import reduce
 from rangewatch.steps.phase_clock import PhaseClock
-from rangewatch.steps.training_mode import TrainingMode
+from rangewatch.steps.training_mode import TrainingMode, statistics_of, tracking_norms
 
 READ_PASSES = 16
 """Passes a step whose result is read: a text is sampled token by token."""
 
-MOST_NORMS, NORMS_EVERY = 256, 16
-"""Norms of a model whose running statistics are read, some 10 us each; and steps from one reading to the next, where
-there is such a pass in each, as of a generator that makes pictures for its critic."""
+NORMS_EVERY = 16
+"""Steps from one reading of running statistics to the next, where there is such a pass in each, as of a generator that
+makes pictures for its critic."""
 
 READ_TENSORS = 4
 """Tensors of a result that are read."""
@@ -98,7 +98,7 @@ class Passes:
     def end_step(self, step: int) -> None:
         """The open step, `step`, is about to be closed."""
         self._has_step_ended, self._depth = True, 0
-        self._mode.end_step(self._clock.backward_count)
+        self._mode.end_step(step, self._clock.backward_count)
         self._observer.is_evaluating = False
         count, self._count = self._count, 0
         nonfinite, self._nonfinite = self._nonfinite, 0
@@ -136,16 +136,9 @@ class Passes:
         """How many norms' running statistics hold NaN or Inf; None where there are none that can be read."""
         norms = self._norms.get(module)
         if norms is None:
-            every = [each for each in module.modules() if isinstance(each, _NormBase)]
-            norms = self._norms[module] = [ref(each) for each in every if each.running_mean is not None][:MOST_NORMS]
-        statistics = [
-            value
-            for each in norms
-            if (norm := each()) is not None and norm.training
-            for value in (norm.running_mean, norm.running_var)
-            if value is not None and why_unobservable(value) is None and not is_being_captured(value)
-        ]
-        if not statistics or any(each.device != statistics[0].device for each in statistics):
+            norms = self._norms[module] = [ref(each) for each in tracking_norms(module)]
+        statistics = statistics_of(norm for each in norms if (norm := each()) is not None and norm.training)
+        if not statistics:
             return None
         # Of finite ones the sum is finite: they are means and variances of what is far from the limit.
         sums = torch.stack([each.sum(dtype=torch.float32) for each in statistics]).view(-1, 2).sum(1)

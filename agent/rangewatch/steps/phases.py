@@ -239,7 +239,9 @@ class ForwardPhases(StepReader):
     ) -> None:
         self._clock, self._model, self._is_settled, self._listeners = agent.phases, ref(model), False, listeners
         self._agent, self._of_inputs = agent, agent.of_inputs
-        self._passes = Passes(agent.observer, agent.phases, agent.values, TrainingMode(model, agent.events))
+        self._passes = Passes(
+            agent.observer, agent.phases, agent.values, TrainingMode(model, agent.events, agent.values)
+        )
         self._before = ForwardHook(agent.guard, self._begin, is_traced=is_traced)
         self._after = ForwardHook(agent.guard, self._end, is_traced=is_traced)
         self._handles: list[RemovableHandle] = []

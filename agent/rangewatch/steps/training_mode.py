@@ -4,7 +4,8 @@ again after an evaluation.
 Then nothing is dropped out and BatchNorm goes by its running statistics, while weights are updated as before. Where
 some modules alone are in `eval()` (frozen BatchNorm, a frozen backbone) that is meant, and a model without dropout and
 running statistics does the same in both modes. Unless norms are so from the start on, and nothing has ever trained
-their statistics: a mean of 0 and a variance of 1 normalise nothing.
+their statistics: a mean of 0 and a variance of 1 normalise nothing. Series `untrained_norms` says so once: how many
+there are, or 0.
 
 Event `frozen_in_train`: such a frozen part that comes into `train()` while the model is trained, as where
 `model.train()` after an evaluation takes a teacher along. One that has been in `train()` from the
@@ -13,7 +14,7 @@ beginning is meant so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from weakref import ref
 
@@ -23,12 +24,16 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from rangewatch.recording.events import Events
-from rangewatch.recording.observer import is_capturing
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.observer import is_being_captured, why_unobservable
 from rangewatch.recording.tensor_names import is_wrapped
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 
 LASTING = 8
 """Steps in a row that are reported: one or two may be meant, as for a picture of what the model looks at."""
+
+UNTRAINED, MOST_NORMS = "untrained_norms", 256
+"""Series; and norms of a model whose running statistics are read, some 10 us each."""
 
 MOST_EVENTS = 32
 
@@ -38,10 +43,10 @@ modules that are searched in one step: 1 ms."""
 
 
 class TrainingMode:
-    """Of one model. Called by the training thread; it reads no tensor, but once of norms that stand still."""
+    """Of one model. Called by the training thread; it waits for no device."""
 
-    def __init__(self, model: nn.Module, events: Events) -> None:
-        self._model, self._events = ref(model), events
+    def __init__(self, model: nn.Module, events: Events, values: LoggedValues) -> None:
+        self._model, self._events, self._values = ref(model), events, values
         self._trained_steps = 0
         self._in_train = self._in_eval = False
         """Whether a pass with gradients was made in the open step, in this mode."""
@@ -56,8 +61,8 @@ class TrainingMode:
         else:
             self._in_eval = True
 
-    def end_step(self, backward_count: int) -> None:
-        """The open step is about to be closed. `backward_count`: of the process so far."""
+    def end_step(self, step: int, backward_count: int) -> None:
+        """The open step, `step`, is about to be closed. `backward_count`: of the process so far."""
         has_backward, self._backward_count = backward_count != self._backward_count, backward_count
         in_train, in_eval = self._in_train, self._in_eval
         self._in_train = self._in_eval = False
@@ -66,8 +71,8 @@ class TrainingMode:
             if has_backward:
                 self._frozen.end_step()
                 self._trained_steps += 1
-                if self._trained_steps == LASTING and (untrained := _untrained_norms(self._model())):
-                    self._events.add(EvaluationMode(LASTING, 0, untrained, untrained=True))
+                if self._trained_steps == LASTING and (untrained := _untrained_norms(self._model())) is not None:
+                    self._values.record(UNTRAINED, step, untrained)
             was_reported, self._steps = self._steps >= LASTING, 0
             if was_reported:
                 self._emit(0, 0)
@@ -251,24 +256,33 @@ def _has_frozen_parameters(module: nn.Module) -> bool:
     return bool(own) and not any(each.requires_grad for each in own)
 
 
-MOST_NORMS = 1_024
+def tracking_norms(module: nn.Module) -> list[_NormBase]:
+    """The first of its norms with running statistics."""
+    every = (each for each in module.modules() if isinstance(each, _NormBase) and each.running_mean is not None)
+    return list(islice(every, MOST_NORMS))
+
+
+def statistics_of(norms: Iterable[_NormBase]) -> list[Tensor]:
+    """Their running means and variances, in turn; [] where they are not on one device, or cannot be read now."""
+    found = [each for norm in norms for each in (norm.running_mean, norm.running_var) if each is not None]
+    is_readable = all(
+        why_unobservable(each) is None and not is_being_captured(each) and each.device == found[0].device
+        for each in found
+    )
+    return found if is_readable else []
 
 
 @torch.no_grad()
-def _untrained_norms(model: nn.Module | None) -> int:
+def _untrained_norms(model: nn.Module | None) -> Tensor | float | None:
     """How many norms with running statistics the model has, where all that are not frozen are in `eval()` and have the
-    mean of 0 and the variance of 1 that they began with; else 0. On an accelerator it waits for that once."""
-    modules = [] if model is None else [each for each in model.modules() if isinstance(each, _NormBase)]
-    norms = [each for each in modules if each.running_mean is not None and not _has_frozen_parameters(each)]
-    if not norms or len(norms) > MOST_NORMS or any(each.training for each in norms) or is_capturing():
-        return 0
-    means, variances = ([getattr(each, name) for each in norms] for name in ("running_mean", "running_var"))
-    if any(type(each) is not Tensor or each.is_meta or each.device != means[0].device for each in means + variances):
-        return 0
-    is_moved = torch.cat([each.flatten().float() for each in means]).any()
-    return (
-        0 if (is_moved | (torch.cat([each.flatten().float() for each in variances]) != 1).any()).item() else len(norms)
-    )
+    mean of 0 and the variance of 1 that they began with, else 0; None where none is so, by what needs no reading."""
+    norms = [] if model is None else [each for each in tracking_norms(model) if not _has_frozen_parameters(each)]
+    statistics = [] if any(each.training for each in norms) else statistics_of(norms)
+    if not statistics:
+        return None
+    means, variances = (torch.cat([each.flatten().float() for each in statistics[at::2]]) for at in (0, 1))
+    count = ((means == 0).all() & (variances == 1).all()) * len(norms)
+    return float(count) if count.is_cpu else count
 
 
 def _count(modules: list[nn.Module]) -> tuple[int, int]:

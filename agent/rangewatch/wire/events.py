@@ -337,8 +337,7 @@ class SampledWeights(Details, frozen=True):
 class EvaluationMode(Details, frozen=True):
     """The model was trained in `eval()`, all of it, in `steps` steps in a row up to this one; 0: it is in `train()`
     again. `dropouts`, `norms`: modules of it that drop out elements, and that keep running statistics. `was_trained`:
-    there were steps in `train()` before. The newest one stands. `untrained`: the model is in `train()`, and its `norms`
-    are in `eval()` with the mean of 0 and the variance of 1 that they were made with.
+    there were steps in `train()` before. The newest one stands.
     """
 
     KIND = "evaluation_mode"
@@ -346,7 +345,6 @@ class EvaluationMode(Details, frozen=True):
     dropouts: Whole = 0
     norms: Whole = 0
     was_trained: bool = False
-    untrained: bool = False
 
 
 class FrozenInTrain(Details, frozen=True):

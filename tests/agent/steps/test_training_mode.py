@@ -37,7 +37,7 @@ def left(model: nn.Module, step: int) -> None:
 
 def test_a_model_that_is_left_in_eval(ingest: IngestDouble) -> None:
     ((step, data),) = train(ingest, left)
-    assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True, "untrained": False})
+    assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True})
 
 
 def test_a_head_that_is_trained_alone_is_meant(ingest: IngestDouble) -> None:
@@ -54,6 +54,10 @@ def test_one_that_is_set_back(ingest: IngestDouble) -> None:
     assert [(step, data["steps"]) for step, data in train(ingest, set_back)] == [(12, 8), (16, 0)]
 
 
+def one_evaluation(model: nn.Module, step: int) -> None:
+    model.train(step not in (5, 6))
+
+
 def frozen_norms(model: nn.Module, step: int) -> None:
     """Their statistics were loaded."""
     model[1].eval().running_mean.fill_(0.1)
@@ -63,10 +67,12 @@ def made_and_frozen(model: nn.Module, step: int) -> None:
     model[1].eval()
 
 
-def test_norms_that_stand_still_as_they_were_made(ingest: IngestDouble) -> None:
-    ((step, data),) = train(ingest, made_and_frozen)
-    assert step == 7
-    assert data == {"steps": 8, "dropouts": 0, "norms": 1, "was_trained": False, "untrained": True}
+@pytest.mark.parametrize(
+    ("mode", "found"), [(made_and_frozen, {7: 1.0}), (frozen_norms, {7: 0.0}), (one_evaluation, {})]
+)
+def test_norms_that_stand_still_as_they_were_made(ingest: IngestDouble, mode: Set, found: dict[int, float]) -> None:
+    assert train(ingest, mode) == []
+    assert ingest.series("untrained_norms") == found
 
 
 def frozen_with_their_weights(model: nn.Module, step: int) -> None:
@@ -78,10 +84,6 @@ def evaluated(model: nn.Module, step: int) -> None:
     model.eval()
     model(torch.ones(4, 3)).sum().backward()
     model.train()
-
-
-def one_evaluation(model: nn.Module, step: int) -> None:
-    model.train(step not in (5, 6))
 
 
 @pytest.mark.parametrize("mode", [frozen_norms, frozen_with_their_weights, evaluated, one_evaluation])

@@ -26,8 +26,8 @@ def mode(recording: Recording, *known: tuple[int, EvaluationMode]) -> None:
 
 
 def test_norms_that_nothing_has_trained(recording: Recording) -> None:
-    known = [event(EvaluationMode(8, 0, 3, untrained=True), 1, 7)]
-    recording.write([tensor("a")], 64, events=known)
+    untrained = np.where(np.arange(64) == 7, 3.0, np.nan)
+    recording.write([tensor("a")], 64, series={"untrained_norms": untrained})
     (finding,) = recording.diagnose(evaluation_mode.RULE).findings
     assert (finding.step, finding.severity, finding.facts["cause_class"]) == (0, "warning", "eval")
     assert "all 3 batch norms are in eval() though the model is in train()" in finding.summary

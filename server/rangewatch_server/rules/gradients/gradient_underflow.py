@@ -267,7 +267,7 @@ RULE = Rule(
     severity="warning",
     explanation="Most elements of these gradients are so small that their dtype keeps few bits of them, or none: what "
     "becomes zero is not learned. The loss scale is there to lift them; it is too low, or missing; or all are 0 since "
-    "it fell to next to nothing at one step.",
+    "it fell to next to nothing at one step, or code makes it smaller by and by though no step is skipped.",
     check=check,
     thresholds=(
         Threshold("subnormal_share", 0.5, "of the non-zero elements", "From here on a gradient underflows."),

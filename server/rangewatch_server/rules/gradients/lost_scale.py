@@ -57,11 +57,11 @@ def _lowered(evidence: Evidence) -> tuple[int, int, float, float] | None:
     # A skip is of the step before, and may be reported with the step of the fall.
     is_taken = (skipped[:-1] == 0) & (skipped[1:] == 0)
     fell = np.flatnonzero((values[1:] > 0) & (values[1:] < values[:-1]) & is_taken) + 1
-    for at in range(len(fell) - FALLS + 1):
-        first = int(fell[at])
-        run = fell[at:][np.cumsum(np.r_[0, np.diff(fell[at:]) > 1]) == 0]
-        last = int(run[-1])
-        if len(run) >= FALLS and values[last] <= LOWERED * values[first - 1]:
+    for run in np.split(fell, np.flatnonzero(np.diff(fell) > 1) + 1):
+        if len(run) < FALLS:
+            continue
+        first, last = int(run[0]), int(run[-1])
+        if values[last] <= LOWERED * values[first - 1]:
             return start + first, start + last, float(values[first - 1]), float(values[last])
     return None
 

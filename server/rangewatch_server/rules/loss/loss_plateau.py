@@ -52,7 +52,7 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
     if known is None or known.op != "nll" or known.classes < 2 or known.is_negated or known.given:
         return None
     stop, chance = evidence.whole_stop, float(np.log(known.classes))
-    if stop - evidence.start < CHANCE_STEPS or stop - evidence.start > GROUPS * 8**LEVEL:
+    if stop - evidence.start < CHANCE_STEPS or stop - evidence.start >= (GROUPS + 1) * 8**LEVEL:
         return None
     third = (stop - evidence.start) // 3
     middle, last = (evidence.series(name, stop - each * third, stop - (each - 1) * third) for each in (2, 1))

@@ -600,7 +600,7 @@ RULE = Rule(
     "values are usual, or one that is a thousand times the highest before; or it has been far above its first value "
     "since the first steps. Single hard batches are not reported. The first jump stays open, as info 256 steps after "
     "the loss was low again. Info, too, where it is no higher than at first and gradients are as usual, as when the "
-    "data become harder. Needs a logged loss: handle.log(loss=loss).",
+    "data become harder, or where a head was made anew at that step. Needs a logged loss: handle.log(loss=loss).",
     check=check,
     thresholds=(
         Threshold("deviations", 8.0, "standard deviations", "How far above its usual value."),

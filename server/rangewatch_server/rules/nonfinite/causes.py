@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, Optimizers, SavedValue
+from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, Optimizers, SavedValue, TensorDetails
 from rangewatch_server.core.text import ranks_text
+from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
@@ -288,21 +289,19 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
         )
 
 
-def is_filled(case: Case) -> bool:
-    """Whether what it is given holds the largest magnitude that its dtype has, as where a mask fills with the lowest
-    number in place of -inf."""
-    limits = (np.float32, np.float64)  # 65,504 in float16 is reached by values that grow
-    largest = {f"torch.{np.dtype(each).name}".removeprefix("torch."): float(np.finfo(each).max) for each in limits}
-    largest["bfloat16"] = float(2.0**127 * (2 - 2.0**-7))
-    return any(not each.is_bad and each.amax == largest.get(each.dtype) for each in case.inputs or ())
+def filled_input(case: Case) -> TensorDetails | None:
+    """What it is given that holds the largest magnitude of its dtype, as where a mask fills with the lowest number in
+    place of -inf. Not in float16: 65,504 is reached by values that grow."""
+    given = (each for each in case.inputs or () if not each.is_bad and each.dtype != "float16")
+    return next((each for each in given if each.amax == limits_of(each.dtype).max_finite), None)
 
 
 def _filled(case: Case) -> Iterator[Candidate]:
-    if is_filled(case):
-        dtype = case.inputs[0].dtype if case.inputs else ""
+    if (filled := filled_input(case)) is not None:
         text = (
-            f"What it is given holds the largest magnitude that {dtype} has, exactly: as a mask's filling by the "
-            "lowest number leaves it in a row of which all is masked, where the maximum or the sum over it is taken."
+            f"What it is given holds the largest magnitude that {filled.dtype} has, exactly: as a mask's filling by "
+            "the lowest number leaves it in a row of which all is masked, where the maximum or the sum over it is "
+            "taken."
         )
         yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
 
@@ -350,7 +349,7 @@ def _is_product_in_range(case: Case, dtype: str) -> bool:
 
 
 AT_LIMIT_BITS = 2.0
-"""Bits below a 16 bit dtype's limit within which an output is so near that what is computed of it is beyond."""
+"""Bits below float16's limit within which an output is so near that what is computed of it is beyond."""
 
 
 def _at_limit(case: Case) -> str:

@@ -14,7 +14,7 @@ from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.causes import (
     LARGE_INPUT,
     Candidate,
-    is_filled,
+    filled_input,
     is_near_limit,
     outputs_reach_limit,
     reaches_limit,
@@ -235,7 +235,7 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         if not is_named:
             yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
         yield from (each for each in _BY_ORIGIN[origin.kind](case, origin) if "learning rate" not in each.text)
-    elif best.cause == "mask" and origin.cause != "masked" and (case.empty_rows or is_filled(case)):
+    elif best.cause == "mask" and origin.cause != "masked" and (case.empty_rows or filled_input(case)):
         yield Remedy(
             "Let no row be masked whole where it is pooled: leave such rows out, or give them a value of their own.",
             MASKED_POOL, because,

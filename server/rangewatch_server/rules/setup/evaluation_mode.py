@@ -10,7 +10,7 @@ import numpy as np
 
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
-from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -20,9 +20,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding of each of four: the first spell that was reported, be it over."""
     yield from _frozen(evidence)
     yield from _poisoned(evidence)
+    yield from _untrained(evidence)
     every = evidence.details(EvaluationMode)
-    yield from (_untrained(known, event.rank, event.step) for event, known in every[:1] if known.untrained)
-    every = [each for each in every if not each[1].untrained]
     for at, (event, known) in enumerate(every):
         if known.steps > 0:
             later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
@@ -78,24 +77,34 @@ def _frozen_finding(known: FrozenInTrain, rank: int, seen: int, back: int | None
     )  # fmt: skip
 
 
-BAD_NORMS = "bad_norms"
+BAD_NORMS, UNTRAINED, LASTING = "bad_norms", "untrained_norms", 8
+"""Series of the agent; the second is of one step, after so many."""
+
+
+def _first_above_0(evidence: Evidence, name: str) -> tuple[int, int] | None:
+    """The first step at which the series is, and its value then."""
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    size, columns = FANOUT**level, evidence.largest(name, start, stop, level)
+    above = np.flatnonzero(columns > 0)
+    if not len(above):
+        return None
+    low = max(start, (start // size + int(above[0])) * size)
+    values = evidence.largest(name, low, min(stop, low + size))
+    at = int(np.flatnonzero(values > 0)[0])
+    return low + at, int(values[at])
 
 
 def _poisoned(evidence: Evidence) -> Iterable[Finding]:
     """Of the first step after which running statistics held NaN or Inf, by a pass in train() that nothing follows."""
     if not evidence.has_series(BAD_NORMS):
         return
-    start, stop = evidence.start, evidence.whole_stop
-    level = level_for(stop - start, SCAN_COLUMNS)
-    size, columns = FANOUT**level, evidence.largest(BAD_NORMS, start, stop, level)
-    bad = np.flatnonzero(columns > 0)
-    if not len(bad):
+    if (found := _first_above_0(evidence, BAD_NORMS)) is None:
         return
-    low = max(start, (start // size + int(bad[0])) * size)
-    values = evidence.largest(BAD_NORMS, low, min(stop, low + size))
-    step = low + int(np.flatnonzero(values > 0)[0])
-    norms, rank = int(values[step - low]), only_rank(evidence)
-    last = float(columns[np.isfinite(columns)][-1])
+    step, norms = found
+    rank, newest = only_rank(evidence), evidence.largest(BAD_NORMS, evidence.whole_stop - WINDOW, evidence.whole_stop)
+    read = newest[np.isfinite(newest)]
+    last = float(read[-1]) if len(read) else norms
     yield Finding(
         severity="info" if last == 0 else "", rank=rank, step=step, subject="bad statistics",
         summary=f"{place(step, rank)}: the running statistics of {norms} batch norm{'s' if norms > 1 else ''} hold NaN "
@@ -121,15 +130,20 @@ def _poisoned(evidence: Evidence) -> Iterable[Finding]:
     )  # fmt: skip
 
 
-def _untrained(known: EvaluationMode, rank: int, seen: int) -> Finding:
-    since, norms = seen - known.steps + 1, known.norms
-    return Finding(
+def _untrained(evidence: Evidence) -> Iterable[Finding]:
+    """Of norms in eval() that nothing has trained, in a model in train()."""
+    found = _first_above_0(evidence, UNTRAINED) if evidence.has_series(UNTRAINED) else None
+    if found is None:
+        return
+    seen, norms = found
+    since, rank = max(evidence.start, seen - LASTING + 1), only_rank(evidence)
+    yield Finding(
         rank=rank, step=since, subject="untrained norms",
         summary=f"{place(since, rank)}: {f'all {norms} batch norms are' if norms > 1 else 'the batch norm is'} in "
         "eval() though the model is in train(), and nothing has trained their running statistics: they normalise "
         "nothing.",
         evidence=(
-            f"In {known.steps} steps, up to step {seen}, they went by a running mean of 0 and a running variance of 1 "
+            f"In {LASTING} steps, up to step {seen}, they went by a running mean of 0 and a running variance of 1 "
             "in all elements, which they were made with and which stand still in eval().",
             "Cause (shown): code that keeps batch norms in eval(), as a train() that is overridden, or a loop over "
             "modules: a recipe for fine-tuning, right where statistics were loaded.",
