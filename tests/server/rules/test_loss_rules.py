@@ -259,6 +259,14 @@ def test_a_jump_out_of_a_descent_to_what_was_usual_48_steps_before(recording: Re
     assert (finding.step, finding.severity) == (100, "warning")
 
 
+def test_an_explosion_begins_with_the_value_that_led_up_to_it(recording: Recording) -> None:
+    """300 times as high, and 1e8 times in the step after: the loss is Inf before there are more."""
+    loss = np.r_[0.3 + 0.05 * np.sin(np.arange(100)), 95.0, 2.7e7, np.full(20, np.inf)]
+    recording.write([tensor("a")], 122, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.facts["back_step"]) == (100, None)
+
+
 def test_a_first_value_half_as_high_does_not_hide_an_early_jump(recording: Recording) -> None:
     loss = np.r_[2.95, np.full(49, 2.0), np.full(8, 5.0), np.full(42, 2.5)] * (1 + 0.01 * np.sin(np.arange(100)))
     recording.write([tensor("a")], 100, series={"loss": loss})

@@ -77,7 +77,8 @@ FALLING = 32
 """Values before such a jump that it must be above, all of them: of those before, a loss that falls was as high."""
 
 HUGE = 1e3
-"""How many times as high as ever before a single value must be that is no hard batch."""
+"""How many times as high as ever before a single value must be that is no hard batch; those that lead up to it belong
+to it."""
 
 AT_FIRST = 8
 """First steps, whose median is what the loss began with."""
@@ -376,8 +377,9 @@ def _settled(history: Array, bar: float) -> Array:
 
 def _in_a_row(history: Array, row: Array, high: float, least: int) -> int:
     """High values in a row that show a jump: so many that chance would hardly give as many; 0: they do not."""
-    if row[0] > high and row[0] >= HUGE * np.abs(history).max():
-        return 1
+    huge = np.flatnonzero(row[:least] >= HUGE * np.abs(history).max())
+    if row[0] > high and len(huge):
+        return int(huge[0]) + 1
     alike = _alike(history)
     for count in range(least, len(row) + 1):
         share = (np.count_nonzero(history >= row[:count].min()) + 0.5) / (len(history) + 1)

@@ -492,7 +492,8 @@ def _of_data(
             text = (
                 "Nothing that the model computes left its usual range before the loss did, and it has stayed for "
                 "longer than a single batch does: the targets of all batches since, or how the loss is computed since "
-                "then (the weight of a term that was raised or switched on), are what is left."
+                "then (a mask that was turned around, a weight of a term or of rows that was raised), are what is "
+                "left."
             )
         yield Candidate("data", 0.8 if gradients else 0.55, (text,), () if known else against)
     elif first is not None and _is_input_side(evidence, first):
@@ -789,7 +790,7 @@ def _remedies(
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
     is_named = bool(order) and (order[0].weight >= LIKELY or order[0].cause == "data")
     cause = order[0].cause if is_named else ""
-    because = order[0].supports[0].rstrip(".") if cause else "based on the loss alone"
+    because = order[0].supports[0].partition(": ")[0].rstrip(".") if cause else "based on the loss alone"
     if is_of_calls and cause == "optimizer":
         yield Remedy(
             "Divide each microbatch's loss by their number before its backward; or lower the learning rate as far, or "
@@ -847,8 +848,10 @@ def _remedies(
         )  # fmt: skip
         if is_of_all_since:
             yield Remedy(
-                f"Look at what the loop does at step {step}: data that become harder, or a term of the loss that is "
-                "raised or switched on, are no fault where they are meant.",
+                f"Look at what the loop does at step {step}: a mask that is made another way (turned around: True is "
+                "what nn.MultiheadAttention leaves out and scaled_dot_product_attention reads), a limit on the "
+                "weights of rows that is gone, a term of the loss that is raised or switched on. Data that become "
+                "harder are no fault where that is meant.",
                 "", because,
             )  # fmt: skip
             return
