@@ -242,6 +242,8 @@ def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[st
     is_over = bool(root.facts.get("is_over", False))
     is_its_cause = "cause_class" in root.facts and root.facts["cause_class"] == finding.facts.get("cause_class")
     may_follow = is_its_cause or bool(finding.facts.get("of_magnitude", True))
+    if root.rule == finding.rule:
+        may_follow = is_its_cause and root.subject == CONTAINED and root.tensor == finding.tensor is not None
     return is_later and not of_another and not is_over and may_follow
 
 

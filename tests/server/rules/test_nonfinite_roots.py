@@ -90,6 +90,16 @@ def test_a_root_stands_where_the_worst_that_it_led_to_would() -> None:
     assert [each.rule for each in order] == ["rank_died", "exploding_gradient", "first_nonfinite"]
 
 
+@pytest.mark.parametrize(("tensor", "cause", "follows"), [("up", "a", True), ("down", "a", False), ("up", "b", False)])
+def test_inf_that_went_nowhere_is_the_root_of_nan_of_the_same_tensor(tensor: str, cause: str, follows: bool) -> None:
+    first = nan(severity="warning", subject="contained", step=150, tensor="up", facts={"cause_class": "a"})
+    later = nan(tensor=tensor, summary="NaN of up", facts={"cause_class": cause})
+    led_to = {"first_nonfinite": frozenset(first_nonfinite.RULE.leads_to)}
+    order = joined([first, later], NONE, led_to)
+    assert [each.step for each in order] == ([150, 170] if follows else [170, 150])
+    assert (order[0].consequences == ("NaN of up",)) == follows
+
+
 def with_state(recording: Recording, amax: float, nan: int = 32, **more: Any) -> Finding:
     """`nan` of the 32 elements of both moments of AdamW are NaN, and the gradient was finite: `amax` at most."""
     state = [facts("exp_avg", nan=nan, dtype="float32"), facts("exp_avg_sq", nan=nan, dtype="float32")]

@@ -479,4 +479,5 @@ RULE = Rule(
         "loss_stuck",
         *FOLLOWING,
     ),
+    leads_to=("first_nonfinite",),
 )
