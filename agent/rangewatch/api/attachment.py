@@ -43,6 +43,7 @@ from rangewatch.hooks.alike_rows import AlikeRows
 from rangewatch.hooks.attention_logits import AttentionLogits
 from rangewatch.hooks.compiled import CompiledCall
 from rangewatch.hooks.kept_gradients import KeptGradients
+from rangewatch.hooks.mask_shares import MaskShares
 from rangewatch.hooks.model_hooks import ModelHooks
 from rangewatch.hooks.module_sources import module_sources
 from rangewatch.hooks.moment_reads import MomentReads
@@ -577,6 +578,10 @@ def _add_hooks(
     given = InputScale(observer, agent.values, agent.of_inputs)
     given.begin_step(agent.step)
     observer.step_readers.append(given)
+    masks = MaskShares(observer, agent.guard, agent.values, agent.of_inputs, agent.fqns)
+    agent.undo.callback(masks.remove)
+    masks.begin_step(agent.step)
+    observer.step_readers.append(masks)
     taken = UpdateSamples(observer, agent.values, agent.names, model, selection, options.start_step)
     taken.begin_step(agent.step)
     observer.step_readers.append(taken)

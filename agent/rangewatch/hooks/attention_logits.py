@@ -152,7 +152,9 @@ def _of_flex(args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Atte
     return Attended(given.get("query"), given.get("key"), None, given.get("scale"), None)
 
 
+SDPA = WatchedFunction("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa)
+
 FUNCTIONS = (
-    WatchedFunction("torch.nn.functional", "scaled_dot_product_attention", _of_sdpa),
+    SDPA,
     WatchedFunction("torch.nn.attention.flex_attention", "flex_attention", _of_flex),
 )

@@ -39,6 +39,8 @@ OWN_SERIES = frozenset(
         "update_fraction",
         "decay_fraction",
         "alike_rows",
+        "mask_share",
+        "attention_share",
     }
     | {"input_rms", "input_rms_1", "input_rms_2"}
     | {"memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"}

@@ -302,3 +302,28 @@ def test_a_classifier_that_still_guesses(recording: Recording, first: float, las
     recording.write([tensor("a")], 240, series={"loss": loss}, events=known)
     found = recording.diagnose(loss_plateau.RULE).findings
     assert [(each.severity, each.facts["cause_class"]) for each in found] == [("info", "data")] * count
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "said"),
+    [
+        (0.75, 0.25, "A mask is turned around"), (0.75, 1.0, "nothing is masked any more"),
+        (0.75, 0.0, "all is masked"), (0.97, 1.0, "nothing is masked any more"), (0.55, 0.5, ""),
+        (1.0, 1.0, ""), (0.75, 0.72, ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_loss_that_jumps_with_the_share_that_a_mask_leaves(
+    recording: Recording, before: float, since: float, said: str, every: int
+) -> None:
+    """`every`: on an accelerator each fourth step is read."""
+    steps = np.arange(160)
+    noise = np.where(before < 0.9, 0.03, 0.01) * np.sin(steps) * (before < 1)
+    share = np.clip(np.where(steps < 100, before + noise, since + noise * (0 < since < 1)), 0, 1)
+    loss = np.where(steps < 100, 1.0, 4.0) * (1 + 0.02 * np.sin(3 * steps))
+    series = {"loss": loss, "attention_share": np.where(steps % every == 0, share, np.nan)}
+    recording.write([tensor("a")], 160, series=series)
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    text = " ".join(finding.evidence)
+    assert (finding.facts.get("cause_class") == "mask") == bool(said)
+    assert said in text and ("scaled_dot_product_attention" in finding.remedy[0].text) == bool(said)

@@ -17,8 +17,8 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import outliers, row_sentences, rows_of
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.loss.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
-from rangewatch_server.rules.loss.lost_mask import of_lost_mask
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
 from rangewatch_server.rules.optimizers import keeps_squares
@@ -123,7 +123,7 @@ def explained(
     every = [
         *anew, *written, *restored, *calls,
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
-        *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed), *of_lost_mask(evidence, step),
+        *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
             has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short, is_lasting=is_lasting,
@@ -726,7 +726,7 @@ NAMES = {
     "data": "the batch of that step", "learning_rate": "the learning rate",
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
-    "clip": "gradients that were no longer clipped", "mask": "a mask that is no longer there",
+    "clip": "gradients that were no longer clipped", "mask": "a mask that changed",
     "no_gradient": "how the loss is computed", "backward_arithmetic": "arithmetic of the backward",
 }  # fmt: skip
 
@@ -863,9 +863,9 @@ def _remedies(
         yield Remedy("Clip the gradients, so that one batch moves the weights by so much at most.", clip, because)
     elif cause == "mask":
         yield Remedy(
-            f"Look at the mask that is added from step {step} on: it must be -inf (or False for "
-            "scaled_dot_product_attention) at each place that is padding or lies ahead, and 0 (True) elsewhere; ones "
-            "and zeros, as tokenizers give them, mask nothing when they are added.",
+            f"Look at the mask from step {step} on. Of booleans True is what scaled_dot_product_attention reads, and "
+            "what nn.MultiheadAttention and Transformer layers leave out. One that is added must be -inf at each place "
+            "that is padding or lies ahead, and 0 elsewhere: ones and zeros, as tokenizers give them, mask nothing.",
             "mask = torch.zeros(4, 8).masked_fill(torch.arange(8) >= 5, float('-inf'))  # places from 5 on are padding",
             because,
         )

@@ -1,0 +1,170 @@
+"""Series `mask_share` and `attention_share`: how much the masks of a step leave, by samples of their elements.
+
+A mask that is turned around, or left out, makes no value large and none NaN: only the loss shows it. So of the step's
+first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
+or 1), as the share of its elements that are 1; and of the step's first attention by torch's own functions the share of
+places that its mask lets be read, 1 where it has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from rangewatch.core.guard import Guard
+from rangewatch.hooks.attention_logits import SDPA
+from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module
+from rangewatch.recording.input_scale import ON_DEVICE, sampled
+from rangewatch.recording.level import TimedHook
+from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.observer import (
+    BOOL,
+    INTEGER,
+    InputListener,
+    Observer,
+    StepReader,
+    is_being_captured,
+    is_freed,
+    why_unobservable,
+)
+from rangewatch.recording.tensor_names import leaves
+
+GIVEN, ATTENDED = "mask_share", "attention_share"
+
+MASKED = -9_999.0
+"""What is added to logits and is no higher masks them: -inf, the lowest number of a dtype, -1e9, or BERT's -10,000. A
+bias by distance (ALiBi) is above it."""
+
+MOST_WHOLE = 3
+"""Matrices of whole numbers that are looked at: tokens are before their mask."""
+
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_READ = (None, BOOL, INTEGER)
+_CAUSAL = 0.5
+"""Where each place reads those before it, and of few places a little more."""
+
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+MULTI_HEAD = WatchedFunction("torch.nn.functional", "multi_head_attention_forward", lambda *_: None)
+
+_graph_task_id = torch._C._current_graph_task_id
+
+
+class MaskShares(StepReader, InputListener):
+    """Those of one attached model. Called by the training thread."""
+
+    def __init__(
+        self, observer: Observer, guard: Guard, values: LoggedValues, of_inputs: list[InputListener],
+        fqns: WeakKeyDictionary[nn.Module, str],
+    ) -> None:  # fmt: skip
+        self._observer, self._values, self._of_inputs, self._fqns = observer, values, of_inputs, fqns
+        self._step = 0
+        self._has_attended = True
+        self._listeners = [
+            (SDPA, TimedHook(guard, "masks", self._of_sdpa, observer.cost)),
+            (MULTI_HEAD, TimedHook(guard, "masks", self._of_multi_head, observer.cost)),
+        ]
+        for function, listener in self._listeners:
+            function.listen(listener)
+
+    def remove(self) -> None:
+        """Listen no more."""
+        for function, listener in self._listeners:
+            function.forget(listener)
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open: look at its first forward, and at its first attention."""
+        self._step, self._has_attended = step, False
+        if self not in self._of_inputs:
+            self._of_inputs.append(self)
+
+    def inputs_given(self, values: Any) -> None:
+        """The model is called with these, for the first time in the step."""
+        self._of_inputs.remove(self)
+        tensors = [each for each in leaves(values) if isinstance(each, Tensor)]
+        booleans = [each for each in tensors if each.dtype is torch.bool]
+        whole = [each for each in tensors if each.dtype in _WHOLE and each.dim() > 1][:MOST_WHOLE]
+        share: Tensor | float | None = None
+        for each in (*booleans[:1], *whole):
+            its = self._share(each, _of_ones)
+            if not isinstance(its, Tensor):
+                share = its if share is None else share
+            else:  # whether it is one is not known here
+                share = torch.where(share.isnan(), its, share) if isinstance(share, Tensor) else its
+            if isinstance(share, float) or each.dtype is torch.bool:
+                break
+        if share is not None:
+            self._values.record(GIVEN, self._step, share)
+
+    def _of_sdpa(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
+        if self._is_first(frame):
+            given: dict[str, Any] = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
+            self._attended(given.get("attn_mask"), _of_read, _CAUSAL if given.get("is_causal") else 1.0)
+
+    def _of_multi_head(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
+        """Both masks come by name, as `nn.MultiheadAttention` gives them."""
+        if self._is_first(frame):
+            padding = kwargs.get("key_padding_mask")
+            self._attended(kwargs.get("attn_mask") if padding is None else padding, _of_left, 1.0)
+
+    def _is_first(self, frame: FrameType) -> bool:
+        """Whether it is the model's first attention of a step in training."""
+        observer = self._observer
+        if self._has_attended or not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
+            return False
+        found = calling_module(frame, self._fqns)
+        self._has_attended = found is not None and found[0].training and torch.is_grad_enabled()
+        return self._has_attended
+
+    def _attended(self, mask: Any, shares: Callable[[Tensor], Tensor], without: float) -> None:
+        """`without`: where there is no mask."""
+        share = self._share(mask, shares) if isinstance(mask, Tensor) else without
+        if share is not None:
+            self._values.record(ATTENDED, self._step, share)
+
+    @torch.no_grad()
+    def _share(self, mask: Tensor, shares: Callable[[Tensor], Tensor]) -> Tensor | float | None:
+        """None where it cannot be read now, or on a GPU is not."""
+        if type(mask) is not Tensor or why_unobservable(mask) not in _READ:
+            return None
+        if is_freed(mask) or is_being_captured(mask):
+            return None
+        is_on_device = self._observer.is_on_device(mask)
+        if is_on_device and self._step % ON_DEVICE:
+            return None
+        part = sampled(_one_of_alike(mask.detach()))
+        share: Tensor | None = None if part is None else shares(part)
+        if share is None or is_on_device:
+            return share
+        value = float(share)
+        return None if math.isnan(value) else value
+
+
+def _one_of_alike(mask: Tensor) -> Tensor:
+    """Without what `expand` has repeated."""
+    for dim in range(mask.dim() - 1, -1, -1):
+        if mask.stride(dim) == 0 and mask.shape[dim] > 1:
+            mask = mask.select(dim, 0)
+    return mask
+
+
+def _of_ones(part: Tensor) -> Tensor:
+    """NaN where any element is neither 0 nor 1."""
+    if part.dtype is torch.bool:
+        return part.float().mean()
+    ones = part == 1
+    return torch.where(((part == 0) | ones).all(), ones.float().mean(), float("nan"))
+
+
+def _of_read(part: Tensor) -> Tensor:
+    return (part if part.dtype is torch.bool else part > MASKED).float().mean()
+
+
+def _of_left(part: Tensor) -> Tensor:
+    return (~part if part.dtype is torch.bool else part > MASKED).float().mean()

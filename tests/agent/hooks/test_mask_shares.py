@@ -1,0 +1,101 @@
+"""How much the masks of a step leave: series `mask_share` and `attention_share`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rangewatch
+from tests.agent.ingest_double import IngestDouble
+
+ROWS, PLACES, WIDTH = 4, 8, 16
+LEFT = torch.arange(PLACES) < torch.tensor([[8], [6], [4], [2]])
+"""(4, 8): 20 of 32 places are none of padding."""
+SHARE = 20 / 32
+
+
+class Attends(nn.Module):
+    """By torch's own function, or by `nn.MultiheadAttention`."""
+
+    def __init__(self, *, by_module: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if by_module else None
+
+    def forward(self, x: Tensor, *_: Any, **masks: Any) -> Tensor:
+        h = self.layer(x)
+        if self.attention is not None:
+            return self.attention(h, h, h, **masks)[0].mean()
+        heads = h[:, None]
+        return F.scaled_dot_product_attention(heads, heads, heads, **masks).mean()
+
+
+def shares(ingest: IngestDouble, model: nn.Module, name: str, *given: Any, **masks: Any) -> set[float]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url, run="masks", full_every=1000):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(ROWS, PLACES, WIDTH), *given, **masks).backward()
+            with torch.no_grad():
+                model(torch.randn(ROWS, PLACES, WIDTH))  # an evaluation is not counted
+            optimizer.step()
+    values = ingest.series(name)
+    assert set(values) in ({0, 1, 2, 3}, set())
+    return set(values.values())
+
+
+@pytest.mark.parametrize(
+    ("mask", "share"),
+    [
+        (LEFT[:, None, None, :], SHARE),
+        (LEFT[:, None, None, :].expand(-1, 1, PLACES, -1), SHARE),
+        (torch.zeros(ROWS, 1, 1, PLACES).masked_fill(~LEFT[:, None, None, :], -1e9), SHARE),
+        (-torch.arange(8.0).expand(PLACES, -1), 1.0),
+        (None, 1.0),
+    ],
+    ids=["booleans", "expanded", "added", "a bias by distance", "none"],
+)
+def test_of_an_attention(ingest: IngestDouble, mask: Tensor | None, share: float) -> None:
+    assert shares(ingest, Attends(), "attention_share", attn_mask=mask) == {share}
+
+
+def test_of_a_causal_one(ingest: IngestDouble) -> None:
+    assert shares(ingest, Attends(), "attention_share", is_causal=True) == {0.5}
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_of_a_module_of_torch_whose_mask_is_turned_around(ingest: IngestDouble, weights: bool) -> None:
+    """True leaves out there. Without weights it calls the other function inside, which is not counted twice."""
+    model = Attends(by_module=True)
+    assert shares(ingest, model, "attention_share", key_padding_mask=~LEFT, need_weights=weights) == {SHARE}
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ((LEFT,), {SHARE}),
+        ((torch.arange(32).view(4, 8), LEFT.long()), {SHARE}),
+        ((torch.arange(32).view(4, 8),), set[float]()),
+        ((torch.tensor([0, 1, 1, 0]),), set[float]()),
+        ((LEFT.long(), ~LEFT), {1 - SHARE}),
+    ],
+    ids=["booleans", "whole numbers behind tokens", "tokens alone", "classes of rows", "booleans first"],
+)
+def test_of_what_the_model_is_given(ingest: IngestDouble, given: tuple[Tensor, ...], share: set[float]) -> None:
+    assert shares(ingest, Attends(), "mask_share", *given) == share
+
+
+def test_on_a_device_each_fourth_step(ingest: IngestDouble) -> None:
+    """Whether whole numbers are a mask is not known there without waiting."""
+    model = Attends()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url, run="masks", full_every=1000, backend="device"):
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(ROWS, PLACES, WIDTH), torch.arange(32).view(4, 8), LEFT.long()).backward()
+            optimizer.step()
+    assert ingest.series("mask_share") == {0: SHARE, 4: SHARE}
