@@ -1,8 +1,8 @@
 """A graph net for the energy of a molecule. FAULT from the start: the embedding of the body is detached, as it was kept for a plot, and the detached one
 is given to the head: no parameter of the body gets a gradient.
-Without Rangewatch: loss 1.05 to 0.5 to 0.7 from step 60 to the end, gradients in none of 7 parameters of the body; without the detach it is 0.013 at the end.
+Without Rangewatch: loss 1.05 to 0.5 to 0.73 from step 60 to the end, gradients in none of 7 parameters of the body; without the detach it is 0.013 at the end.
 Cause: no_gradient. Step: 0. Place: body. Right: detach / no gradient. Wrong: GradScaler, mask, raise the learning rate."""
-EXPECT = {"cause": ["no_gradient"], "step": [0, 30], "place": "body|embed|layers|atom", "rank": 0,
+EXPECT = {"cause": ["no_gradient"], "step": [0, 30], "place": "body", "rank": 0,
           "wrong": ["GradScaler", "attention mask", "[Rr]aise the learning rate"],
           "right": "detach|no gradient|graph|requires_grad|no_grad|None"}
 import torch
