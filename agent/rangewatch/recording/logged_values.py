@@ -32,6 +32,7 @@ OWN_SERIES = frozenset(
     | {
         "target_share",
         "target_class",
+        "target_rms",
         "optimizer_steps",
         "recompiles",
         "graph_breaks",

@@ -239,16 +239,22 @@ def descent_to(since: float = 2.0, noise: float = 0.15) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("size", "since"), [(5.0, 1.0), (1 / 255, 1.0), (1.2, 1.0), (5.0, 0.3)])
-def test_a_loss_that_rises_with_the_size_of_the_inputs(recording: Recording, size: float, since: float) -> None:
-    """It is no higher than half of what it was at first, and some values are low: only the inputs show that it rose."""
+@pytest.mark.parametrize(
+    ("series", "said"),
+    [("input_rms", "What the model is given changed"), ("target_rms", "What the loss compares with changed")],
+)
+def test_a_loss_that_rises_with_the_size_of_what_is_given(
+    recording: Recording, size: float, since: float, series: str, said: str
+) -> None:
+    """It is no higher than half of what it was at first, and some values are low: only the sizes show that it rose."""
     inputs = np.where(np.arange(160) < 100, 1.0, size) * (1 + np.random.default_rng(4).normal(0, 0.01, 160))
     loss = descent_to(since)
     loss[103] = 0.3
-    recording.write([tensor("a")], 160, series={"loss": loss, "input_rms": inputs})
+    recording.write([tensor("a")], 160, series={"loss": loss, series: inputs})
     found = recording.diagnose(loss_spike.RULE).findings
     assert [(each.step, each.severity) for each in found] == [(100, "warning")] * (size != 1.2 and since == 1.0)
     for each in found:
-        assert each.facts["cause_class"] == "data" and "What the model is given changed" in " ".join(each.evidence)
+        assert each.facts["cause_class"] == "data" and said in " ".join(each.evidence)
         (at_once,) = recording.diagnose(loss_spike.RULE, stop=104).findings
         assert at_once.summary == each.summary and at_once.evidence[0] == each.evidence[0]
 

@@ -32,7 +32,7 @@ class BackwardLoss(StepReader):
     def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
         self._agent, self._scaling, self._graph = agent, scaling, graph
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
-        self._targets = LossTargets(agent.values)
+        self._targets = LossTargets(agent.values, agent.observer)
         self._unscaled = UnscaledLosses(agent.events, scaling)
         self._last_read, self._began, self._ended_at = -1, -1, -1
         self._sum: Tensor | float | None = None

@@ -1,18 +1,26 @@
-"""Series `target_share` and `target_class`: whether the classes of a batch are mixed, as the graph of its loss shows.
+"""Series `target_share` and `target_class`: whether the classes of a batch are mixed, and `target_rms`: how large the
+targets of a regression are, as the graph of its loss shows.
 
 A cross entropy keeps its targets for the backward. Of one with a target a row the share that has the class of the first
 row is recorded, and that class: 1 where all rows of a batch are of one class, as those of files that lie sorted on the
 disk are. One step in `EVERY`, of at most `MOST_ROWS` rows; nothing waits for a device.
+
+A squared, smooth L1, Huber or binary cross entropy loss keeps its targets, too, wherever it stands in the graph of the
+loss: the root of the mean square of a sample is recorded in each step, on an accelerator in each fourth. Targets in
+another unit, and what stands for missing ones, show there before any loss says why it jumped.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from rangewatch.recording.input_scale import ON_DEVICE, sampled
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.observer import is_being_captured
+from rangewatch.recording.observer import Observer, is_being_captured, why_unobservable
 from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.steps.loss.loss_function import loss_node
 
@@ -25,15 +33,29 @@ FEWEST_ROWS, MOST_ROWS = 8, 4_096
 """Fewer rows are of one class by chance now and then."""
 
 
+RMS = "target_rms"
+
+MOST_NODES = 16
+"""Of the graph of a loss that are looked through for one that keeps targets: 20 us of a step at most."""
+
+_KEEPS = ("MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
+
+
 class LossTargets:
     """Called with what each backward of the process began with, by the training thread."""
 
-    def __init__(self, values: LoggedValues) -> None:
-        self._values, self._last = values, -1
+    def __init__(self, values: LoggedValues, observer: Observer) -> None:
+        self._values, self._observer = values, observer
+        self._last, self._sized = -1, -1
 
     def began(self, loss: Any, step: int) -> None:
         """A backward begins at `loss`; of a step the first counts."""
-        if step % EVERY or step == self._last or not isinstance(loss, Tensor):
+        if not isinstance(loss, Tensor):
+            return
+        if step != self._sized:
+            self._sized = step
+            self._size(loss.grad_fn, step)
+        if step % EVERY or step == self._last:
             return
         self._last = step
         target = _targets(loss.grad_fn)
@@ -48,6 +70,34 @@ class LossTargets:
         same = (target == target[0]).double() if target.device.type != "mps" else (target == target[0]).float()
         self._values.record(SHARE, step, same.mean())
         self._values.record(CLASS, step, target[0])
+
+    def _size(self, root: Any, step: int) -> None:
+        node = _keeping_targets(root)
+        target = None if node is None else kept_value(node, "target")
+        if type(target) is not Tensor or target.requires_grad or why_unobservable(target) or is_being_captured(target):
+            return
+        is_on_device = self._observer.is_on_device(target)
+        part = None if is_on_device and step % ON_DEVICE else sampled(target.detach())
+        if part is None:
+            return
+        rms = torch.linalg.vector_norm(part, dtype=torch.float32) / math.sqrt(part.numel())
+        self._values.record(RMS, step, rms if is_on_device else float(rms))
+
+
+def _keeping_targets(root: Any) -> Any:
+    """The first node from a loss backwards that keeps targets, each level before the next; None where there is none."""
+    level, seen = [root], 0
+    while level and seen < MOST_NODES:
+        following: list[Any] = []
+        for node in level:
+            if node is None:
+                continue
+            if str(node.name()).startswith(_KEEPS):
+                return node
+            seen += 1
+            following += [each for each, _ in node.next_functions]
+        level = following
+    return None
 
 
 def _targets(root: Any) -> Tensor | None:

@@ -1,6 +1,6 @@
-"""Whether the loss rises where what the model is given has become another size, for good, or where code other than the
-optimizer has written to the weights, which it seldom does. Where it is known when to expect it, fewer values show a
-rise than at any other step: a loss that falls hides its own jumps for tens of steps.
+"""Whether the loss rises where what the model is given, or its targets, become another size for good, or where code
+other than the optimizer has written to the weights, which it seldom does. Where it is known when to expect it, fewer
+values show a rise than at any other step: a loss that falls hides its own jumps for tens of steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.events import StateLoaded
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS, WRITTEN
+from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS, TARGETS, WRITTEN
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
 
@@ -48,8 +48,8 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 def first_change(evidence: Evidence, name: str) -> Changed | None:
-    """The first change of any input, or write, with which the series `name` rose; None where there is none."""
-    steps = sorted({at for each in INPUTS if evidence.has_series(each) for at in _changes(evidence, each)})
+    """The first change of inputs or targets, or write, with which the series `name` rose; None where there is none."""
+    steps = sorted({at for each in (*INPUTS, TARGETS) if evidence.has_series(each) for at in _changes(evidence, each)})
     steps = sorted({*steps, *_writes(evidence)})
     return next((found for step in steps if (found := _rise(evidence, name, step)) is not None), None)
 

@@ -42,6 +42,9 @@ steps, it must be so many times as large as ever."""
 INPUTS, INPUT_BITS = ("input_rms", "input_rms_1", "input_rms_2"), 0.75
 """Series of the size of what the model is given, and the bits by which it must be beyond all that it was before."""
 
+TARGETS = "target_rms"
+"""Series of the size of what the loss compares with."""
+
 UPDATE, UPDATE_BITS = "sampled_update", 3.0
 """Series of how far an update moved a small parameter, and the bits by which it must be above what was usual."""
 
@@ -471,7 +474,7 @@ def _of_data(
     early = [each for each in (*outputs, *gradients) if each.step < step]
     if early or has_rate:
         return
-    moved = next((found for each in INPUTS if (found := _input_moved(evidence, each, rank, step))), None)
+    moved = next((found for each in (TARGETS, *INPUTS) if (found := _input_moved(evidence, each, rank, step))), None)
     if moved is not None:
         text, at = moved
         yield Candidate(
@@ -487,14 +490,19 @@ def _of_data(
         text = "It was low again right after it: weights that had moved too far would have kept it high."
         yield Candidate("data", 0.78, (text,), () if known else against)
     if first is None and name is not None and evidence.tensors.entries:
-        text = "Nothing that the model computes left its usual range before the loss did: its targets are what is left."
+        is_read = evidence.has_series(TARGETS) and np.isfinite(evidence.series(TARGETS, step, step + 1, rank)).any()
+        text = "Nothing that the model computes left its usual range before the loss did"
         if is_lasting:
-            text = (
-                "Nothing that the model computes left its usual range before the loss did, and it has stayed for "
-                "longer than a single batch does: the targets of all batches since, or how the loss is computed since "
-                "then (a mask that was turned around, a weight of a term or of rows that was raised), are what is "
-                "left."
+            size = ", whose size is as usual," if is_read else ""
+            text += (
+                " and it has stayed for longer than a single batch does: the targets of all batches since"
+                f"{size} or how the loss is computed since then (a mask that was turned around, a weight of a term or "
+                "of rows that was raised), are what is left."
             )
+        elif is_read:
+            text += ", nor did the size of its targets: which target is of which row is what is left."
+        else:
+            text += ": its targets are what is left."
         yield Candidate("data", 0.8 if gradients else 0.55, (text,), () if known else against)
     elif first is not None and _is_input_side(evidence, first):
         text = f"{_name(evidence, first)} rose {2.0**first.bits:.3g} times at that very step, and nothing before it."
@@ -511,8 +519,9 @@ def _of_data(
 
 
 def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int] | None:
-    """What the model is given left its range at that very step, upwards or downwards, and the step at which that was
-    read; None where it did not. Read later, it may be a state that the step itself has made so, as of a recurrence."""
+    """What the model, or the loss, is given left its range at that very step, upwards or downwards, and the step at
+    which that was read; None where it did not. Read later, it may be a state that the step itself has made so, as of a
+    recurrence."""
     low = max(evidence.start, step - HISTORY)
     if not evidence.has_series(name) or step - low < FEWEST:
         return None
@@ -530,9 +539,13 @@ def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
     if before.min() - away < now < before.max() + away:
         return None
     when = "changed at that very step" if at == step else f"had changed by step {at}, where it was read next"
-    what = "first floating input" if name == INPUTS[0] else f"floating input {INPUTS.index(name) + 1}"
+    if name == TARGETS:
+        subject, what = "What the loss compares with", "targets"
+    else:
+        subject = "What the model is given"
+        what = "first floating input" if name == INPUTS[0] else f"floating input {INPUTS.index(name) + 1}"
     return (
-        f"What the model is given {when}: the root mean square of its {what}, by a sample, is {2.0**now:.3g}, and was "
+        f"{subject} {when}: the root mean square of its {what}, by a sample, is {2.0**now:.3g}, and was "
         f"{2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}.",
         at,
     )

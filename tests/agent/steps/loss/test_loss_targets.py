@@ -51,3 +51,35 @@ def test_mixed_batches_and_one_of_one_class(ingest: IngestDouble, backend: str, 
 )
 def test_losses_of_which_that_is_not_asked(ingest: IngestDouble, loss: Callable[[Tensor], Tensor]) -> None:
     assert train(ingest, lambda out, step: loss(out)) == ({}, {})
+
+
+@pytest.mark.parametrize("backend", ["auto", "device"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy_with_logits,
+        lambda out, y: (F.mse_loss(out, y, reduction="none") * torch.rand(16, 1)).sum() / 16 + 0.1 * out.abs().mean(),
+    ],
+    ids=["squared", "smooth", "huber", "yes or no", "weighted, beside another term"],
+)  # fmt: skip
+def test_how_large_the_targets_are(
+    ingest: IngestDouble, backend: str, loss: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    train(ingest, lambda out, step: loss(out, torch.full((16, 5), 0.5 if step < 8 else 1.0)), backend=backend)
+    sizes = ingest.series("target_rms")
+    assert sizes == {each: 0.5 if each < 8 else 1.0 for each in range(0, 20, 4 if backend == "device" else 1)}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: F.cross_entropy(out, torch.zeros(16, dtype=torch.int64)),
+        lambda out: (out - 1).pow(2).mean(),
+        lambda out: F.mse_loss(out, out.detach() * 2 + out),
+        lambda out: sum(((out * each).mean() for each in range(40)), F.mse_loss(out, torch.ones(16, 5))),
+    ],
+    ids=["classes", "by hand", "targets with a gradient", "behind many terms"],
+)
+def test_losses_that_keep_no_size(ingest: IngestDouble, loss: Callable[[Tensor], Tensor]) -> None:
+    train(ingest, lambda out, step: loss(out))
+    assert ingest.series("target_rms") == {}
