@@ -128,7 +128,8 @@ BACKWARD_CALL = PhaseCall(torch.autograd, "backward", BACKWARD)
 _IN_GRAPH = {"input", "output", "grad_output"}
 
 INPUT_ELEMENTS = "input_elements"
-"""Series: elements of all tensors that the model's forwards of a step were given; none of a model that is compiled."""
+"""Series: elements of all tensors that the model's forwards of a step were given, masks of booleans apart; none of a
+model that is compiled."""
 
 _NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -270,7 +271,8 @@ class ForwardPhases(StepReader):
             self._clock.enter(FORWARD)
 
     def _given(self, values: Any) -> None:
-        self._elements += sum(each.numel() for each in leaves(values) if isinstance(each, Tensor))
+        tensors = (each for each in leaves(values) if isinstance(each, Tensor))
+        self._elements += sum(each.numel() for each in tensors if each.dtype is not torch.bool)
         for listener in tuple(self._of_inputs):
             listener.inputs_given(values)
 

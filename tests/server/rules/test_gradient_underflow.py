@@ -28,9 +28,10 @@ def test_most_elements_are_subnormal(recording: Recording) -> None:
     recording.write(GRADS, 450, full(450, [0.9, 0.8, 0.0], [SMALL, SMALL, 1.0]))
     (found,) = recording.diagnose(RULE).findings
     assert (found.severity, found.tensor, found.kind, found.step) == ("warning", "b", "grad_output", 400)
+    assert (found.rank, found.facts["cause_class"]) == (0, "loss_scale")
     assert found.summary == (
-        "Step 400: 2 of 2 gradients in float16 underflow, the gradient of the output of b most: 90% of its non-zero "
-        "elements are subnormal, and the loss is not scaled."
+        "Step 400, rank 0: 2 of 2 gradients in float16 underflow, the gradient of the output of b most: 90% of its "
+        "non-zero elements are subnormal, and the loss is not scaled."
     )
     assert "GradScaler('cpu', init_scale=65536" in found.remedy[0].code
 

@@ -333,3 +333,22 @@ def test_a_loss_that_jumps_with_the_share_that_a_mask_leaves(
     text = " ".join(finding.evidence)
     assert (finding.facts.get("cause_class") == "mask") == bool(said)
     assert said in text and ("scaled_dot_product_attention" in finding.remedy[0].text) == bool(said)
+
+
+def test_a_loss_that_jumps_where_a_mask_is_given_for_the_first_time(recording: Recording) -> None:
+    at = np.arange(160)
+    loss = np.where(at < 100, 1.0, 4.0) * (1 + 0.02 * np.sin(3 * at))
+    recording.write([tensor("a")], 160, series={"loss": loss, "mask_share": np.where(at < 100, np.nan, 1.0)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert finding.facts["cause_class"] == "mask" and "was given none" in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize(("op", "severity"), [("nll", "info"), ("mse", "warning")])
+def test_a_cross_entropy_of_longer_rows_has_no_bound(recording: Recording, op: str, severity: str) -> None:
+    at = np.arange(160)
+    loss = np.where(at < 100, 1.1 * np.exp(-at / 30), 5.0) * (1 + 0.02 * np.sin(3 * at))
+    series = {"loss": loss, "input_elements": np.where(at < 100, 192.0, 384.0)}
+    known = [events.event(events.LossFunction(op, 3 if op == "nll" else 0), 1, 0)]
+    recording.write([tensor("a")], 160, series=series, events=known)
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.severity) == (100, severity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rangewatch.wire.events import Optimizers, event
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.diagnosis import joined
 from rangewatch_server.rules.gradients import exploding_gradient, vanishing_gradient
@@ -67,7 +68,21 @@ def test_a_training_that_diverges_from_the_start(recording: Recording) -> None:
     recording.write(LAYERS, 60, {"amax": amax}, series={"loss": loss, "lr": 3.0})
     (found,) = recording.diagnose(loss_spike.RULE).findings
     assert (found.subject, found.severity) == ("diverged", "warning")
-    assert "learning rate" in found.remedy[0].text
+    assert "learning rate" in found.remedy[0].text and found.tensor is None
+
+
+@pytest.mark.parametrize(("rate", "where"), [(300.0, "blocks.0.weight"), (0.02, None)])
+def test_the_group_whose_rate_is_far_above_the_others_is_the_place(
+    recording: Recording, rate: float, where: str | None
+) -> None:
+    loss, amax = np.r_[4.4, 9, 20, np.full(57, 65.0)], np.ones((7, 60)) * np.r_[1, 3, 8, np.full(57, 30.0)]
+    layers = [*LAYERS, tensor("blocks.0.weight", "grad", 6)]
+    known = [event(Optimizers(("AdamW",), groups=("blocks.0.weight", "head.weight")), 1, 1)]
+    series = {"loss": loss, "lr": rate, "lr_group_0": rate, "lr_group_1": 3e-3}
+    recording.write(layers, 60, {"amax": amax}, series=series, events=known)
+    (found,) = recording.diagnose(loss_spike.RULE).findings
+    assert found.tensor == where
+    assert ("parameter group of blocks.0.weight: to 0.003" in found.remedy[0].text) == (where is not None)
 
 
 @pytest.mark.parametrize(("highest", "count"), [(1_400.0, 1), (8.0, 0)])

@@ -63,3 +63,11 @@ def test_a_rate_that_is_logged_now_and_then(recording: Recording) -> None:
     recording.write([tensor("head.weight", "grad", 0)], STEPS, series={"loss": np.ones(STEPS), "lr": lr})
     (found,) = recording.diagnose(schedule_over.RULE).findings
     assert 60 <= found.step <= 70
+
+
+@pytest.mark.parametrize(("every", "count"), [(15, 1), (1, 0)])
+def test_a_rate_that_falls_after_as_many_steps_each_time(recording: Recording, every: int, count: int) -> None:
+    """As where a loss that falls is taken for what should rise: half as long is enough."""
+    lr = 1e-2 * 0.5 ** (np.arange(200) // 15) if every > 1 else 1e-2 * 0.955 ** np.arange(200)
+    recording.write([tensor("head.weight", "grad", 0)], 200, series={"loss": np.ones(200), "lr": lr})
+    assert len(recording.diagnose(schedule_over.RULE).findings) == count

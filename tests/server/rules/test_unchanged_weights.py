@@ -315,3 +315,23 @@ def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> Non
     assert (found.tensor, found.step, found.severity) == ("table.weight", 100, "warning")
     assert any("took the place of table.weight" in each for each in found.evidence)
     assert recording.diagnose(RULE, stop=112).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "from_step", "amax", "count"),
+    [(200, 1_000, 0.1, 1), (100, 1_000, 0.1, 0), (300, 100, 0.1, 0), (200, 1_000, 0.0, 0)],
+    ids=["since the beginning", "not for long yet", "until then", "it gets no gradient"],
+)
+def test_a_group_whose_rate_is_zero(recording: Recording, steps: int, from_step: int, amax: float, count: int) -> None:
+    at = np.arange(steps)
+    is_read = np.isin(at + 1, 2 ** np.arange(12))
+    rates = [np.where(at < from_step, 0.0, 1e-3), np.full(steps, 3e-3)]
+    series = {f"lr_group_{place}": np.where(is_read, rate, np.nan) for place, rate in enumerate(rates)}
+    known = [events.event(events.Optimizers(("AdamW",), groups=("body.weight", "head.weight")), 1, 1)]
+    layers = [tensor("body.weight", "grad", 0), tensor("head.weight", "grad", 1)]
+    columns = {"amax": np.stack([np.full(steps, amax), np.ones(steps)])}
+    recording.write(layers, steps, columns, series=series, events=known)
+    found = recording.diagnose(RULE).findings
+    assert [(each.step, each.tensor, each.facts["cause_class"]) for each in found] == (
+        [(0, "body.weight", "learning_rate")] * count
+    )

@@ -57,14 +57,15 @@ PARTED, MOST_PARTED = 1.5, 64
 class GroupRates(OptimizerReader):
     """Series `lr_group_0`, `lr_group_1` and so on, where there are several parameter groups, in the order of the
     optimizers and their groups; `lr` has the largest alone. At the steps of the schedule, where there are other ranks
-    to compare with; and at a step before which some groups' rates changed as the others' did not, and the one before.
+    to compare with; at the first step, and after 2, 4, 8 and so on; and at a step before which some groups' rates
+    changed as the others' did not, and the one before.
     """
 
     def __init__(self, values: LoggedValues, optimizers: Iterable[Any], layout: Layout, schedule: Schedule) -> None:
         super().__init__(optimizers)
         self._values, self._layout, self._schedule = values, layout, schedule
         self._last: list[float | None] = []
-        self._parted = 0
+        self._parted = self._steps = 0
 
     def end_step(self) -> None:
         """The open step is about to be closed: a scheduler that steps now sets the next one's."""
@@ -76,7 +77,9 @@ class GroupRates(OptimizerReader):
         if has_parted:
             self._parted += 1
             self._record(self._step - 1, last)
-        if has_parted or (self._layout.world_size > 1 and self._schedule.is_due(self._step)):
+        self._steps += 1
+        is_due = self._layout.world_size > 1 and self._schedule.is_due(self._step)
+        if has_parted or is_due or not self._steps & (self._steps - 1):
             self._record(self._step, rates)
 
     def _record(self, step: int, rates: Iterable[float | None]) -> None:

@@ -126,15 +126,16 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     worst = evidence.tensors.entries[int(underflow.lost[0])]
     missing = "" if evidence.is_loss_scaled else ", and the loss is not scaled"
     yield Finding(
-        step=underflow.step, tensor=worst.fqn, kind=worst.kind, subject="run",
-        summary=f"Step {underflow.step}: {len(underflow.lost)} of {len(underflow.tensors)} gradients in {worst.dtype} "
+        rank=only_rank(evidence), step=underflow.step, tensor=worst.fqn, kind=worst.kind, subject="run",
+        summary=f"{place(underflow.step, only_rank(evidence))}: "
+        f"{len(underflow.lost)} of {len(underflow.tensors)} gradients in {worst.dtype} "
         f"underflow, {the(worst)} most: {underflow.subnormal[0]:.0%} of its non-zero elements are subnormal{missing}.",
         evidence=tuple(_evidence(evidence, underflow)),
         remedy=tuple(_remedies(evidence, underflow)),
         facts={
             "tensors": len(underflow.tensors), "underflowing": len(underflow.lost),
             "subnormal_fraction": float(underflow.subnormal[0]), "zero_fraction": float(underflow.zero[0]),
-            "rms": float(underflow.rms[0]),
+            "rms": float(underflow.rms[0]), "cause_class": "loss_scale",
         },
     )  # fmt: skip
 
@@ -238,6 +239,11 @@ def _evidence(evidence: Evidence, underflow: Underflow) -> Iterator[str]:
     if underflow.before < underflow.subnormal[0] / 2 and underflow.before_step < underflow.since:
         yield f"It rises: at step {underflow.before_step} at most {underflow.before:.0%} of them were subnormal."
     yield _scale(evidence)
+    which = "too low" if evidence.is_loss_scaled else "missing"
+    yield (
+        f"Cause (likely): the loss scale is {which}. What would decide: the same steps in float32 or bfloat16, which "
+        "hold such gradients: if the loss falls no faster there, what is lost was not needed."
+    )
 
 
 def _scale(evidence: Evidence) -> str:

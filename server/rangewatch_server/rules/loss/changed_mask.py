@@ -28,9 +28,11 @@ BACK = 8 * HISTORY
 """Steps before the jump that are looked at, and `AHEAD` after it."""
 AHEAD = 64
 
+GIVEN = "mask_share"
+
 SHARES = {
     "attention_share": "of the places that the first attention of a step may read its mask leaves",
-    "mask_share": "of the first mask that the model is given True, or 1, is",
+    GIVEN: "of the first mask that the model is given True, or 1, is",
 }
 """Series of how much masks leave, and what they say, before a share."""
 
@@ -55,6 +57,13 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
         values = evidence.series(name, low, stop)
         before, since = values[: step - low], values[step - low :]
         before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+        if not len(before) and len(since) and name == GIVEN:
+            text = (
+                f"The model is given a mask from that very step on, and was given none: {float(since[0]):.1%} of it is "
+                "True, or 1. Whether that means to read or to leave out is not the same everywhere."
+            )
+            yield Candidate("mask", 0.87, (text,))
+            return
         if len(before) < SHARE_STEPS // READ_EVERY or not len(since):
             continue
         least, most, usual, now = before.min(), before.max(), float(np.median(before)), float(np.median(since))

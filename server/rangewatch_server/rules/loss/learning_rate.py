@@ -112,6 +112,19 @@ def _first_name(evidence: Evidence, group: int) -> str:
     return named[-1][group] if named else ""
 
 
+def group_rates(evidence: Evidence, step: int) -> dict[str, float]:
+    """Of several parameter groups each one's learning rate at that step, by its name or first parameter; {}: not read,
+    or not known by name."""
+    rows = [
+        float(evidence.series(name, step, step + 1)[0])
+        for name in (f"lr_group_{at}" for at in range(MOST_GROUPS))
+        if evidence.has_series(name)
+    ]
+    names = [_first_name(evidence, at) for at in range(len(rows))]
+    is_known = len(rows) > 1 and all(names) and len(set(names)) == len(names) and np.isfinite(rows).all()
+    return dict(zip(names, rows, strict=True)) if is_known else {}
+
+
 def _has_several_optimizers(evidence: Evidence) -> bool:
     return any(len(optimizers.classes) > 1 for _, optimizers in evidence.details(Optimizers))
 

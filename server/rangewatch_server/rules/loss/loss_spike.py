@@ -8,11 +8,12 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
+from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_change
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
+from rangewatch_server.rules.loss.learning_rate import group_rates
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers, thawed_before
 from rangewatch_server.rules.nonfinite.causes import SHOWN
@@ -88,10 +89,11 @@ OUTPUT_BITS = 3.0
 """Bits by which outputs are above their usual height where more than the data changed."""
 
 
-ABOVE_FIRST = 2.0
-"""How many times as high as in the first steps a loss may be that only another size of the batches explains."""
+ABOVE_FIRST, WRONG = 2.0, 16.0
+"""How many times as high as in the first steps a loss may be that only another size of the batches explains; and how
+high a cross entropy: what is sure, and wrong about rows of another length, has no bound."""
 
-INPUT_ELEMENTS = "input_elements"
+INPUT_ELEMENTS, CROSS = "input_elements", ("nll", "bce")
 
 SLACK = 2.5
 """How many times as large as ever before a gradient may be: longer sequences sum up more of it."""
@@ -256,13 +258,35 @@ def _output_rise(evidence: Evidence, start: int, stop: int) -> Array:
         return np.asarray(np.median(np.log2(there) - np.log2(there[:, :1]), axis=0))
 
 
+ODD_GROUP = 10.0
+"""How many times as high as any other's the learning rate of a parameter group is that it is named for."""
+
+
 def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, highest: float, rise: str) -> Finding:
     rank = only_rank(evidence)
     logged = (evidence.series(name, evidence.start, step + 1) for name in RATES)
     rates = [float(each) for values in logged for each in values if np.isfinite(each)]
     rate = f" The learning rate was up to {max(rates):.3g}." if rates else ""
+    groups = sorted(group_rates(evidence, evidence.start).items(), key=lambda each: -each[1])
+    is_odd = len(groups) > 1 and groups[0][1] >= ODD_GROUP * groups[1][1] > 0
+    remedy = Remedy(
+        "Lower the learning rate, by 10 times or more to begin with, and warm it up.",
+        "for group in optimizer.param_groups:\n    group['lr'] *= 0.1",
+        "the loss, and gradients or outputs with it, rose from the first updates on",
+    )
+    tensor, kind = None, None
+    if is_odd:
+        (group, most), (_, second) = groups[:2]
+        rate = f" The learning rate of the parameter group of {group} is {most:.3g}, of others {second:.3g} or less."
+        remedy = Remedy(
+            f"Lower the learning rate of the parameter group of {group}: to {second:.3g}, to begin with.",
+            f"for group in optimizer.param_groups:\n    group['lr'] = min(group['lr'], {second:.3g})",
+            f"it is {most / second:.3g} times that of any other group, and the loss rose from the first updates on",
+        )
+        entry = next((each for each in evidence.tensors.entries if (each.fqn, each.kind) == (group, "grad")), None)
+        tensor, kind = (None, None) if entry is None else (entry.fqn, entry.kind)
     return Finding(
-        rank=rank, step=step, subject="diverged",
+        rank=rank, step=step, subject="diverged", tensor=tensor, kind=kind,
         summary=f"{place(step, rank)}: the training diverges: {loss_called(name)} was {first:.4g} at first, and has "
         f"been far above it since, up to {highest:.4g} within {BEGIN_LASTING} steps.",
         evidence=(
@@ -270,13 +294,7 @@ def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, hi
             "No step before it was better for long: what is wrong has been there from the start, as too large a "
             "learning rate is, or an initialisation that is too large.",
         ),
-        remedy=(
-            Remedy(
-                "Lower the learning rate, by 10 times or more to begin with, and warm it up.",
-                "for group in optimizer.param_groups:\n    group['lr'] *= 0.1",
-                "the loss, and gradients or outputs with it, rose from the first updates on",
-            ),
-        ),
+        remedy=(remedy,),
         facts={
             "loss": highest, "before": first, "since_step": step, "seen_step": step + BEGIN_LASTING - 1,
             "cause_class": "learning_rate",
@@ -483,7 +501,10 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
     before, since = values[: jump.step - low], values[jump.step - low :]
     before, since = before[np.isfinite(before)], since[np.isfinite(since)]
     began = began[np.isfinite(began)]
-    if not len(before) or not len(since) or not len(began) or not jump.level <= ABOVE_FIRST * np.median(began):
+    is_cross = any(known.op in CROSS for _, known in evidence.details(LossFunction))
+    if not len(before) or not len(since) or not len(began):
+        return ""
+    if not jump.level <= max(ABOVE_FIRST * float(np.median(began)), WRONG if is_cross else 0.0):
         return ""
     if not (since.min() > SIZE * before.max() or SIZE * since.max() < before.min()):
         return ""

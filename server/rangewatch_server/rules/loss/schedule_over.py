@@ -12,7 +12,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name, rates
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.recent import only_rank
+from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 STEPS = 4_096
@@ -71,7 +71,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     since = first + int(above[-1]) + 1 if len(above) else first
     last = min(stop - 1, (start // size + int(at[-1])) * size + size - 1)
     # A loop that sets the rate itself may begin with another in its first step.
-    if since - start < FEWEST or last - since < max(LASTING, limits["of_run"] * (last - start)):
+    is_even = _has_even_falls(evidence, start, since)
+    lasting = max(LASTING, limits["of_run"] * (last - start)) / (2 if is_even else 1)
+    if since - start < FEWEST or last - since < lasting:
         return
     now = float(highest[at[-1]])
     half = at[at >= (since + (last - since) // 2 - start // size * size) // size]
@@ -98,11 +100,21 @@ def _still_falls(evidence: Evidence, since: int, stop: int) -> bool:
     return bool(len(first) and len(last) and np.median(first) > 0 and np.median(last) < FALLEN * np.median(first))
 
 
+def _falls(evidence: Evidence, start: int, last: int) -> Array:
+    """(n,) places among the last rates that were read after which the next one is lower."""
+    values = rates(evidence, max(start, last - STEPS), last + 1)
+    return np.flatnonzero(np.diff(values[np.isfinite(values)]) < 0)
+
+
+def _has_even_falls(evidence: Evidence, start: int, last: int) -> bool:
+    """Whether the rate falls again and again after as many steps, and stands between."""
+    gaps = np.diff(_falls(evidence, start, last))
+    return len(gaps) >= EVEN and bool(np.ptp(gaps) <= 1 < gaps.min())
+
+
 def _is_stairs(evidence: Evidence, start: int, last: int) -> bool:
     """Whether the rate has fallen a few times only, and after times of other lengths."""
-    values = rates(evidence, max(start, last - STEPS), last + 1)
-    falls = np.flatnonzero(np.diff(values[np.isfinite(values)]) < 0)
-    gaps = np.diff(falls)
+    gaps = np.diff(falls := _falls(evidence, start, last))
     is_even = len(gaps) >= EVEN and np.ptp(gaps) <= 1
     return len(falls) <= FEW_MOVES and not is_even
 
@@ -163,7 +175,7 @@ RULE = Rule(
     check=check,
     thresholds=(
         Threshold("part", 1e-3, "of its highest value", "From here on it is next to nothing."),
-        Threshold("of_run", 0.33, "of all steps so far", "For so long it must have been so."),
+        Threshold("of_run", 0.3, "of all steps so far", "For so long it must have been so."),
     ),
     explains=("loss_plateau", "unchanged_weights", "update_ratio"),
 )  # fmt: skip

@@ -495,7 +495,7 @@ def _of_data(
         if is_lasting:
             size = ", whose size is as usual," if is_read else ""
             text += (
-                " and it has stayed for longer than a single batch does: the targets of all batches since"
+                ", and it has stayed for longer than a single batch does: the targets of all batches since"
                 f"{size} or how the loss is computed since then (a mask that was turned around, a weight of a term or "
                 "of rows that was raised), are what is left."
             )

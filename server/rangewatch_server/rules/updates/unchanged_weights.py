@@ -21,6 +21,7 @@ from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 from rangewatch_server.rules.updates.frozen_updates import frozen
+from rangewatch_server.rules.updates.idle_group import idle_group
 from rangewatch_server.rules.updates.same_bits import same_bits
 
 LASTING = 3
@@ -50,7 +51,7 @@ second: one that took the place of another, which an optimizer has."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of six: values that stay, or learning rates of 0 that leave all as they are; updates
+    """At most one finding of each of six: values that stay, or learning rates of 0 that leave them as they are; updates
     without anything of the gradients, or of a parameter that they leave as it is; weights that no attached optimizer
     has and nothing changes; parameters of no optimizer; and those no backward reaches.
     """
@@ -63,7 +64,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     ]
     left_out = next(((event, each) for event, each in settled if each.left_out), None)
     unreached = next(((event, each) for event, each in settled if each.unreached), None)
-    found = None if zero_rate is None else _zero_rate(evidence, *zero_rate)
+    found = next(idle_group(evidence), None) if zero_rate is None else _zero_rate(evidence, *zero_rate)
     if (found := found or next(frozen(evidence), None)) is not None:
         yield found
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -104,3 +105,22 @@ def test_it_is_sent_once(ingest: IngestDouble) -> None:
         (0, {"op": "nll", "classes": 7, "given": "", "is_negated": False, "target_rms": 0.0})
     ]
     assert ingest.series("input_elements") == dict.fromkeys(range(5), 12.0)
+
+
+def test_a_mask_is_no_larger_batch(ingest: IngestDouble) -> None:
+    model = Masked()
+    with rangewatch.attach(model, optimizer := torch.optim.SGD(model.parameters(), 1e-3), url=ingest.url):
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3), torch.ones(4, 3, dtype=torch.bool) if step > 1 else None).mean().backward()
+            optimizer.step()
+    assert ingest.series("input_elements") == dict.fromkeys(range(4), 12.0)
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 7)
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        return self.layer(x if mask is None else x * mask)

@@ -1,0 +1,64 @@
+"""A parameter group whose learning rate has been 0 since the run began, while others' is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.learning_rate import group_rates
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import only_rank, tensors_of
+from rangewatch_server.rules.rule import Finding, Remedy
+
+LASTING = 128
+"""Steps for which it must have been so: layers are unfrozen in stages, and a rate may be warmed up from 0."""
+
+EACH = 2
+"""The agent reads the rates of groups at the first step, and after twice as many each time."""
+
+
+def idle_group(evidence: Evidence) -> Iterator[Finding]:
+    """Of the first group of which all readings are 0, where gradients are computed for it all the same."""
+    start, stop, readings = evidence.start, evidence.whole_stop, list[tuple[int, dict[str, float]]]()
+    count = 1
+    while start + count - 1 < stop:
+        known = group_rates(evidence, start + count - 1)
+        if known:
+            readings.append((start + count - 1, known))
+        count *= EACH
+    if not readings or readings[-1][0] - start < LASTING - 1:
+        return
+    last, newest = readings[-1]
+    names = [each for each in newest if all(known.get(each) == 0 for _, known in readings)]
+    if not names or not any(newest.values()) or not (each := _pushed(evidence, names[0])):
+        return
+    rank = only_rank(evidence)
+    yield Finding(
+        rank=rank, step=start, tensor=names[0], kind="grad", subject="idle_group",
+        summary=f"{place(start, rank)}: the learning rate of the parameter group of {names[0]} has been 0 since the "
+        "run began: nothing in it is trained, though it gets gradients.",
+        evidence=(
+            f"It was 0 at each of {len(readings)} readings, from step {readings[0][0]} to step {last}; the others' is "
+            f"{max(newest.values()):.3g} by now.",
+            f"The gradient of {names[0]} was up to {each:.3g}.",
+            "Cause (shown): the learning rate: the schedule of that group gives 0, as where a share of a warm-up is "
+            "rounded down (step // warmup), or the group was made with it. Against that: it may be meant, to begin "
+            "with.",
+        ),
+        remedy=(
+            Remedy(
+                "Look at the schedule of that group: it must come to more than 0. If the group is meant to be frozen, "
+                "requires_grad_(False) saves its gradients, too.",
+                "print([group['lr'] for group in optimizer.param_groups])  # at each step",
+                "the optimizers' own parameter groups were read",
+            ),
+        ),
+        facts={"since_step": start, "seen_step": last, "cause_class": "learning_rate"},
+    )  # fmt: skip
+
+
+def _pushed(evidence: Evidence, name: str) -> float:
+    """The largest magnitude of its gradient of late; 0 where it has none, or is no parameter."""
+    entries = evidence.tensors.entries
+    rows = [each for each in tensors_of(evidence, "grad").tolist() if entries[each].fqn == name]
+    return float(evidence.window(("amax",)).columns["amax"][rows].max(initial=0.0))
