@@ -9,7 +9,7 @@ import pytest
 
 from rangewatch.wire import events
 from rangewatch.wire.events import BatchRows, RowLoss
-from rangewatch.wire.records import Event
+from rangewatch.wire.records import Event, TensorEntry
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.gradients import exploding_gradient
 from rangewatch_server.rules.loss import loss_spike
@@ -524,3 +524,45 @@ def test_a_head_that_is_made_anew_has_to_be_learned(recording: Recording, at: in
     known = [events.event(events.Optimizers(("SGD",), renewed=("head.weight",)), 1, at)]
     finding = found(recording, (GRAD, AT, 30.0), events=known)
     assert finding.severity == severity
+
+
+OUTPUTS, OUTPUTS_OF = (
+    ["", "head", "mlp", "embed"],
+    [tensor("head.weight", "grad", 8), tensor("embed.weight", "grad", 9)],
+)
+
+
+@pytest.mark.parametrize(
+    ("risen", "expected", "place"),
+    [
+        (["mlp", "embed", "embed.weight"], "regularization", "mlp"),
+        (["head.weight", "embed.weight"], "regularization", "head.weight"),
+        (["", "head", "mlp", "embed", "head.weight", "embed.weight"], "data", None),
+        (["head", "mlp", "embed", "embed.weight"], "regularization", "head"),
+    ],
+    ids=["a penalty on an inner output", "one on the weights", "rows or targets", "behind the model's last layer"],
+)
+def test_a_term_of_the_loss_that_was_raised(
+    recording: Recording, risen: list[str], expected: str, place: str | None
+) -> None:
+    layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(OUTPUTS)] + OUTPUTS_OF
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    for at, each in enumerate(layers):
+        amax[at, AT:] *= 20.0 if each.fqn in risen else 1.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding), finding.tensor) == (expected, place)
+    assert ("a sum in place of a mean" in finding.remedy[0].text) == (expected == "regularization")
+
+
+def test_that_of_another_output_of_the_model(recording: Recording) -> None:
+    """It returns what is to be paid, too, and the loss takes that times 100 now."""
+    second = TensorEntry("", "grad_output", 1, "float32", (), 0, "Net")
+    layers = [second, *(tensor(name, "grad_output", at + 1, dtype="float32") for at, name in enumerate(OUTPUTS))]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[0, AT:], amax[3:, AT:] = 100.0, 20.0
+    recording.write(
+        [*layers, *OUTPUTS_OF], STEPS, {"amax": np.vstack([amax, np.ones((2, STEPS))])}, series={"loss": jumped(20)}
+    )
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == "regularization" and "computed from the output of the model," in finding.remedy[0].text

@@ -19,6 +19,7 @@ from rangewatch_server.rules.batch_rows import outliers, row_sentences, rows_of
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
+from rangewatch_server.rules.loss.raised_term import raised_term
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.nonfinite.causes import LIKELY, SHOWN, Candidate
 from rangewatch_server.rules.optimizers import keeps_squares
@@ -123,13 +124,15 @@ def explained(
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = _of_begun_anew(evidence, name, step, usual)
     restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, step)
+    term = raised_term(evidence, step, HISTORY)
     every = [
-        *anew, *written, *restored, *calls,
+        *anew, *written, *restored, *calls, *([] if term is None else [term.candidate]),
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
         *_of_rate(rate), *_of_loaded(evidence, step), *_of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *_of_data(
             evidence, name, rank, step, outputs, gradients,
-            has_rate=rate is not None and rate.weight >= SHOWN, is_short=is_short, is_lasting=is_lasting,
+            is_other=term is not None or (rate is not None and rate.weight >= SHOWN),
+            is_short=is_short, is_lasting=is_lasting,
         ),
         *(() if is_short else _of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else _of_factor(evidence, name, step, rank)),
@@ -145,6 +148,8 @@ def explained(
     first = order[0] if order else Candidate("", 0.0)
     is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
+    if term is not None and first.cause == term.candidate.cause:
+        place = term.entry
     sentences = [
         *_verdict(
             order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls
@@ -466,13 +471,13 @@ def _written(evidence: Evidence, step: int) -> list[Candidate]:
 
 def _of_data(
     evidence: Evidence, name: str | None, rank: int | None, step: int, outputs: list[Riser], gradients: list[Riser], *,
-    has_rate: bool, is_short: bool, is_lasting: bool,
+    is_other: bool, is_short: bool, is_lasting: bool,
 ) -> Iterator[Candidate]:  # fmt: skip
     known = [rows for each in _ranks(evidence, rank) if (rows := rows_of(evidence.run, each, step)) is not None]
     if any(outliers(rows) for rows in known):
         yield Candidate("data", 0.93, ("Rows of its batch have far larger losses than the others.",))
     early = [each for each in (*outputs, *gradients) if each.step < step]
-    if early or has_rate:
+    if early or is_other:
         return
     moved = next((found for each in (TARGETS, *INPUTS) if (found := _input_moved(evidence, each, rank, step))), None)
     if moved is not None:
@@ -740,7 +745,8 @@ NAMES = {
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
     "clip": "gradients that were no longer clipped", "mask": "a mask that changed",
-    "no_gradient": "how the loss is computed", "backward_arithmetic": "arithmetic of the backward",
+    "no_gradient": "how the loss is computed", "regularization": "a term of the loss that was raised",
+    "backward_arithmetic": "arithmetic of the backward",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -761,6 +767,7 @@ TESTS = {
     "clip": "Go back to a checkpoint from before it and repeat these steps with the clip as it was.",
     "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True).",
     "no_gradient": "Print each step of the loss's own computation for one batch, in its dtype and in float32.",
+    "regularization": "Log each term of the loss by itself: the one that rose at that step is it.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
@@ -890,6 +897,16 @@ def _remedies(
             "overlap = (prediction.float() * target.float()).sum()  # and not .half()",
             because,
         )
+    elif cause == "regularization":
+        where = "the weights" if place is None or place.kind == "grad" else f"the output of {place.fqn or 'the model'}"
+        yield Remedy(
+            f"Look at the term of the loss that is computed from {where}, and at what was set at step {step}: its "
+            "weight, or a sum in place of a mean. If it is to be raised, raise it in small steps: what it is a penalty "
+            "on is driven to 0 else, and units, or gates, that it drives there give no gradient any more (dead ReLU, "
+            "saturated sigmoid).",
+            "", because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}, with the term as it was.", "", because)
     elif cause == "forward_arithmetic":
         yield Remedy(
             f"Look at what multiplied the loss at step {step}: the weight of a term or of rows, a sum in place of a "

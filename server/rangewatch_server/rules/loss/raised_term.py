@@ -1,0 +1,94 @@
+"""A jump of the loss by a term of its own: one that is computed from inside the model, or from its weights.
+
+What rows or targets do to a loss comes back through the model's last output. The gradient of a term that is computed
+from an inner output, as a penalty of sparsity is, or the balance of gates, begins there: the gradients of that output
+and of those before it rise, and none of those behind it does. One that is computed of the weights raises their
+gradients, and no output's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from rangewatch.wire.records import TensorEntry
+from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.nonfinite.causes import Candidate
+from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.recent import Array, tensors_of
+
+CAUSE = "regularization"
+
+LEAST_BITS = 3.0
+"""By which a gradient must have risen at that very step."""
+
+STILL_BITS = 1.0
+"""By which none behind it may."""
+
+
+class RaisedTerm(msgspec.Struct, frozen=True):
+    """What it speaks for, and the output, or the first weight, that the term is computed from."""
+
+    candidate: Candidate
+    entry: TensorEntry
+
+
+def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | None:
+    """Of a jump at `step`; `history`: steps before it that show what is usual."""
+    of_outputs = _rises(evidence, tensors_of(evidence, "grad_output"), step, history)
+    entries, position = evidence.tensors.entries, evidence.tensors.position
+    if len(of_outputs) < 2:
+        return None
+    # Gradients are in the order of the backward: first those of the model's own outputs.
+    rose = sorted((each for each in of_outputs if of_outputs[each] >= LEAST_BITS), key=lambda each: int(position[each]))
+    if rose:
+        first, entry = rose[0], entries[rose[0]]
+        behind = [
+            rise
+            for each, rise in of_outputs.items()
+            if position[each] < position[first] or (each != first and entries[each].fqn == entry.fqn == "")
+        ]
+        if not behind or max(behind) > STILL_BITS:
+            return None
+        text = (
+            f"{_capital(the(entry))} rose {2.0 ** of_outputs[first]:.3g} times at that very step, and that of no "
+            "output behind it did: it begins there, and has not come back through what the model predicts, as what "
+            "rows or targets do to a loss does. It is a term of the loss that is computed from that output: a "
+            "penalty, a balance, or a loss of its own."
+        )
+        return RaisedTerm(Candidate(CAUSE, 0.88, (text,)), entry)
+    of_weights = _rises(evidence, tensors_of(evidence, "grad"), step, history)
+    raised = sorted(
+        (each for each in of_weights if of_weights[each] >= LEAST_BITS), key=lambda each: int(position[each])
+    )
+    if not raised or max(of_outputs.values()) > STILL_BITS:
+        return None
+    more = f" and of {len(raised) - 1} more parameters" if len(raised) > 1 else ""
+    text = (
+        f"{_capital(the(entries[raised[0]]))}{more} rose {2.0 ** of_weights[raised[0]]:.3g} times at that very step, "
+        "and that of no output did: it is a term of the loss that is computed from the weights themselves, as a "
+        "penalty on their size is."
+    )
+    return RaisedTerm(Candidate(CAUSE, 0.88, (text,)), entries[raised[0]])
+
+
+def _rises(evidence: Evidence, tensors: Array, step: int, history: int) -> dict[int, float]:
+    """Of each tensor that was read at `step`, and usually before it, the bits by which it is above the median."""
+    low = max(evidence.start, step - history)
+    if not len(tensors) or step - low < history // 4:
+        return {}
+    names = ("amax", "nan_count", "inf_count")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, names, tensors)
+    amax, nans, infs = (np.asarray(block.columns[each], np.float64) for each in names)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.where((amax > 0) & (nans + infs == 0), np.log2(amax), np.nan)
+        if evidence.is_loss_scaled:
+            bits = bits - np.log2(evidence.series("loss_scale", low, step + 1))
+    had = np.isfinite(bits[:, :-1])
+    known = np.flatnonzero(np.isfinite(bits[:, -1]) & (had.mean(axis=1) > 0.5))
+    return {int(tensors[at]): float(bits[at, -1] - np.median(bits[at, :-1][had[at]])) for at in known}
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
