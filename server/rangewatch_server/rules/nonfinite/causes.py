@@ -291,7 +291,10 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
 
 def filled_input(case: Case) -> TensorDetails | None:
     """What it is given that holds the largest magnitude of its dtype, as where a mask fills with the lowest number in
-    place of -inf. Not in float16: 65,504 is reached by values that grow."""
+    place of -inf. Not in float16: 65,504 is reached by values that grow; nor of an attention, whose mask does so in each
+    step."""
+    if not case.has_no_softmax:
+        return None
     given = (each for each in case.inputs or () if not each.is_bad and each.dtype != "float16")
     return next((each for each in given if each.amax == limits_of(each.dtype).max_finite), None)
 
