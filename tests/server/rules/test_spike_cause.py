@@ -519,6 +519,35 @@ def test_modules_that_are_called_more_often_from_the_jump_on(
     assert ("Divide each microbatch's loss" in finding.remedy[0].text) == (expected == "optimizer")
 
 
+@pytest.mark.parametrize(
+    ("calls", "risen", "expected"),
+    [
+        (32, 1.0, ("info", None)),  # the mean of the losses is trained on, and their sum is logged
+        (32, 30.0, ("warning", "optimizer")),
+        (2, 1.0, ("warning", "data")),  # the loss rose further than their number
+    ],
+)
+def test_microbatches_are_summed_where_gradients_rise(
+    recording: Recording, calls: int, risen: float, expected: tuple[str, str | None]
+) -> None:
+    counts = np.ones((len(TENSORS), STEPS))
+    counts[EMBED : HEAD + 1] = np.where(np.arange(STEPS) < AT, 1, calls)
+    columns = {"amax": height((GRAD, AT, risen)), "call_count": counts}
+    recording.write(TENSORS, STEPS, columns, series={"loss": jumped(20) * np.where(np.arange(STEPS) < AT, 1, 5)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.severity, cause(finding)) == expected
+    assert ("Divide what is logged" in finding.remedy[0].text) == (expected[0] == "info")
+
+
+def test_a_recurrence_that_is_longer_is_no_cause_where_nothing_else_rose(recording: Recording) -> None:
+    """What comes last is harder to foresee."""
+    counts = np.ones((len(TENSORS), STEPS))
+    counts[MLP] = np.where(np.arange(STEPS) < AT, 4, 16)
+    recording.write(TENSORS, STEPS, {"amax": height(), "call_count": counts}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == "data" and not any("runcated" in each.text for each in finding.remedy)
+
+
 @pytest.mark.parametrize(("at", "severity"), [(AT, "info"), (AT - 20, "warning")])
 def test_a_head_that_is_made_anew_has_to_be_learned(recording: Recording, at: int, severity: str) -> None:
     known = [events.event(events.Optimizers(("SGD",), renewed=("head.weight",)), 1, at)]

@@ -14,7 +14,14 @@ from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_change
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.series import RATES, loss_name
-from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers, thawed_before
+from rangewatch_server.rules.loss.spike_cause import (
+    Explanation,
+    activations,
+    explained,
+    risers,
+    summed_losses,
+    thawed_before,
+)
 from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
@@ -420,6 +427,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
     size = (
         _other_size(evidence, name, first, cause) or _stage(evidence, first, cause) or _new_part(evidence, first, cause)
     )
+    summed = _summed(evidence, first)
+    size = summed or size
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     count = f"Of {first.of} values from that step on {first.count} are" if first.of else count
@@ -441,7 +450,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             *([more] if more else []),
             *([] if is_harder else cause.sentences),
         ),
-        remedy=(_SEE_DATA,) if is_harder else cause.remedies,
+        remedy=(_DIVIDE_LOGGED,) if summed else (_SEE_DATA,) if is_harder else cause.remedies,
         facts={
             "loss": first.level, "before": first.usual, "deviation": first.scatter, "since_step": first.step,
             "back_step": first.back, "jumps": len(loss_jumps), "seen_step": first.step + first.count - 1,
@@ -454,6 +463,11 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
 _SEE_DATA = Remedy(
     "Look whether the data became harder at this step: if so, nothing is wrong. If not, see whether weights were set "
     "back.", "", "the loss is no higher than at first, and no gradient is larger",
+)  # fmt: skip
+
+_DIVIDE_LOGGED = Remedy(
+    "Divide what is logged by the number of microbatches, so that it can be compared with the steps before.", "",
+    "the loss rose with their number, and no gradient did",
 )  # fmt: skip
 
 _HARDER = (
@@ -488,6 +502,21 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
     return (
         f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
         f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
+    )
+
+
+SUM_SLACK = 1.25
+"""How many times as high as so many usual losses their sum may be."""
+
+
+def _summed(evidence: Evidence, jump: Jump) -> str:
+    """A sentence, where the loss rose no further than the number of calls of the model, and no gradient did; else ""."""
+    calls = summed_losses(evidence, jump.step)
+    if calls is None or not 0 < jump.level <= SUM_SLACK * jump.usual * calls[1] / calls[0]:
+        return ""
+    return (
+        f"From that step on the model is called {calls[1]} times in a step, where it was {calls[0]}, and no gradient "
+        "has risen: what is logged is the sum of as many losses, and what is trained on is their mean."
     )
 
 

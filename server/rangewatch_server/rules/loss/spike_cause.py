@@ -119,7 +119,7 @@ def explained(
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = _of_begun_anew(evidence, name, step, usual)
-    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, step)
+    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, step, gradients, outputs)
     every = [
         *anew, *written, *restored, *calls,
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
@@ -575,26 +575,52 @@ MORE_OFTEN, STEADY = 2.0, 0.9
 as often as usual."""
 
 
-def _of_calls(evidence: Evidence, step: int) -> list[Candidate]:
-    """From that very step on all of the model is called more often in a step, or a part of it that was called more than
-    once is."""
+class Calls(msgspec.Struct, frozen=True):
+    """(n,) how often modules were called in a step before, and at the step; `is_more`: those that it has become more."""
+
+    usual: Array
+    now: Array
+    is_more: Array
+
+
+def _calls(evidence: Evidence, step: int) -> Calls | None:
+    """None where too little is known."""
     low, outputs = max(evidence.start, step - HISTORY), activations(evidence)
     if step - low < FEWEST or not len(outputs):
-        return []
+        return None
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, ("call_count",), outputs)
     calls = np.asarray(block.columns["call_count"], np.float64)
     calls = calls[(calls > 0).all(axis=1)] / len(evidence.ranks)
     if not len(calls):
-        return []
+        return None
     usual, now = np.median(calls[:, :-1], axis=1), calls[:, -1]
     is_more = ((calls[:, :-1] == usual[:, None]).mean(axis=1) >= STEADY) & (now >= MORE_OFTEN * usual)
-    if is_more.all():
+    return Calls(usual, now, is_more)
+
+
+def summed_losses(evidence: Evidence, step: int) -> tuple[int, int] | None:
+    """How often the model was called in a step before and is since `step`, where no gradient has risen with it: they
+    are averages, and a loss that rises as far is logged as a sum. None where it is not so."""
+    calls, gradients = _calls(evidence, step), tensors_of(evidence, "grad")
+    if calls is None or not calls.is_more.all() or not len(gradients) or risers(evidence, gradients, step):
+        return None
+    return int(calls.usual.min()), int(calls.now.min())
+
+
+def _of_calls(evidence: Evidence, step: int, gradients: list[Riser], outputs: list[Riser]) -> list[Candidate]:
+    """From that very step on all of the model is called more often in a step, or a part of it that was called more than
+    once is; and gradients have risen with it, or values."""
+    calls = _calls(evidence, step)
+    if calls is None or not (gradients or outputs):
+        return []
+    usual, now = calls.usual, calls.now
+    if calls.is_more.all():
         text = (
             f"From that very step on the model is called {now.min():g} times in a step, where it was {usual.min():g}: "
             "the losses of microbatches, and their gradients, are summed unless each is divided by their number."
         )
-        return [Candidate("optimizer", 0.9, (text,))]
-    longer = np.flatnonzero(is_more & (usual > 1))
+        return [Candidate("optimizer", 0.9, (text,))] if gradients else []
+    longer = np.flatnonzero(calls.is_more & (usual > 1))
     if not len(longer):
         return []
     text = (
