@@ -18,6 +18,7 @@ from rangewatch_server.rules.loss.spike_cause import (
     Explanation,
     activations,
     explained,
+    input_moved,
     risers,
     summed_losses,
     thawed_before,
@@ -587,7 +588,7 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
     is_low = len(began) and jump.level <= np.median(began)
     is_explained = "learning_rate" in cause.weights or cause.cause in ("weight", "optimizer")
-    is_explained = is_explained or cause.weights.get("data", 0.0) >= SHOWN or _is_passing(evidence, name, jump)
+    is_explained = is_explained or _is_of_data(evidence, jump, cause) or _is_passing(evidence, name, jump)
     if not is_low or not len(gradients) or at <= low or is_explained:
         return False
     if risers(evidence, tensors_of(evidence, "update"), at - 1):
@@ -606,6 +607,16 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     had, have = (amax[:, : at - low] > 0).mean(axis=1) > HALF, (amax[:, at - low :] > 0).any(axis=1)
     bad = np.asarray(block.columns["nan_count"]) + np.asarray(block.columns["inf_count"])
     return bool(had.any() and (have | ~had).all() and not bad.any())
+
+
+HARDER_BITS = 2.0
+"""Bits by which inputs may become larger where they become harder: noise that is added by a plan, a wider range."""
+
+
+def _is_of_data(evidence: Evidence, jump: Jump, cause: Explanation) -> bool:
+    """Whether the batches since are shown to be others, and by more than a curriculum makes them so."""
+    moved = input_moved(evidence, cause.rank, jump.step)
+    return cause.weights.get("data", 0.0) >= SHOWN and (moved is None or moved[2] >= HARDER_BITS)
 
 
 def _is_passing(evidence: Evidence, name: str, jump: Jump) -> bool:

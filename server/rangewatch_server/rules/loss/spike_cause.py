@@ -471,9 +471,9 @@ def _of_data(
     early = [each for each in (*outputs, *gradients) if each.step < step]
     if early or has_rate:
         return
-    moved = next((found for each in INPUTS if (found := _input_moved(evidence, each, rank, step))), None)
+    moved = input_moved(evidence, rank, step)
     if moved is not None:
-        text, at = moved
+        text, at, _ = moved
         yield Candidate(
             "data",
             0.9 if at == step else 0.8,
@@ -509,9 +509,14 @@ def _of_data(
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
 
 
-def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int] | None:
-    """What the model is given left its range at that very step, upwards or downwards, and the step at which that was
-    read; None where it did not. Read later, it may be a state that the step itself has made so, as of a recurrence."""
+def input_moved(evidence: Evidence, rank: int | None, step: int) -> tuple[str, int, float] | None:
+    """What the model is given left its range at that very step, upwards or downwards, the step at which that was read,
+    and by how many bits; None where it did not. Read later, it may be a state that the step itself has made so, as of a
+    recurrence."""
+    return next((found for each in INPUTS if (found := _input_moved(evidence, each, rank, step))), None)
+
+
+def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int, float] | None:
     low = max(evidence.start, step - HISTORY)
     if not evidence.has_series(name) or step - low < FEWEST:
         return None
@@ -534,6 +539,7 @@ def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
         f"What the model is given {when}: the root mean square of its {what}, by a sample, is {2.0**now:.3g}, and was "
         f"{2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}.",
         at,
+        abs(now - usual),
     )
 
 
