@@ -548,6 +548,24 @@ def test_a_recurrence_that_is_longer_is_no_cause_where_nothing_else_rose(recordi
     assert cause(finding) == "data" and not any("runcated" in each.text for each in finding.remedy)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "risen", "expected"),
+    [("SGD", 1e6, "backward_arithmetic"), ("SGD", 8.0, "weight"), ("Adam", 1e6, "weight")],
+)
+def test_a_gradient_that_moved_its_module_far(
+    recording: Recording, optimizer: str, risen: float, expected: str
+) -> None:
+    """In the step before, whose loss was as usual: the backward made it. Adam's updates are as large as its rate."""
+    known = [events.event(events.Optimizers((optimizer,)), 1, 2)]
+    recording.write(
+        TENSORS, STEPS, {"amax": height((GRAD, AT - 1, risen), (HEAD, AT, 1e3))}, series={"loss": jumped(20)},
+        events=known,
+    )  # fmt: skip
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+    assert ("See what wrote" in " ".join(each.text for each in finding.remedy)) == (expected == "weight")
+
+
 @pytest.mark.parametrize(("at", "severity"), [(AT, "info"), (AT - 20, "warning")])
 def test_a_head_that_is_made_anew_has_to_be_learned(recording: Recording, at: int, severity: str) -> None:
     known = [events.event(events.Optimizers(("SGD",), renewed=("head.weight",)), 1, at)]

@@ -511,7 +511,7 @@ SUM_SLACK = 1.25
 
 
 def _summed(evidence: Evidence, jump: Jump) -> str:
-    """A sentence, where the loss rose no further than the number of calls of the model, and no gradient did; else ""."""
+    """A sentence, where the loss rose no further than the calls of the model became more, and no gradient did."""
     calls = summed_losses(evidence, jump.step)
     if calls is None or not 0 < jump.level <= SUM_SLACK * jump.usual * calls[1] / calls[0]:
         return ""

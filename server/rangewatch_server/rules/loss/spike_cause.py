@@ -582,7 +582,7 @@ as often as usual."""
 
 
 class Calls(msgspec.Struct, frozen=True):
-    """(n,) how often modules were called in a step before, and at the step; `is_more`: those that it has become more."""
+    """(n,) how often modules were called in a step before, and at the step; `is_more`: of which it is more often."""
 
     usual: Array
     now: Array
@@ -678,6 +678,7 @@ def _of_weight(
     if first is None or _is_input_side(evidence, first):
         return
     early = [each for each in gradients if each.step < step]
+    yield from _of_far_gradient(evidence, first, early)
     text = (
         f"{_name(evidence, first)} is the first that rose, {2.0**first.bits:.3g} times at step {first.step}. What "
         "comes before it in call order was as usual, and so was the batch: a weight of that module had moved."
@@ -688,6 +689,26 @@ def _of_weight(
         yield Candidate(
             "learning_rate", 0.65, (text,), ("whether the learning rate had risen: it did not, or was not logged.",)
         )
+
+
+GRADIENT_BITS = 10.0
+"""Bits by which a gradient must have risen in a step whose loss was usual, to explain how far its module moved."""
+
+
+def _of_far_gradient(evidence: Evidence, moved: Riser, early: list[Riser]) -> Iterator[Candidate]:
+    """The first that rose is of a module whose own gradient was far too large right before, and an update is as large
+    as its gradient. The loss had not risen then: it is no batch's, but what the backward made of it."""
+    fqn, entries = evidence.tensors.entries[moved.tensor].fqn, evidence.tensors.entries
+    own = [each for each in early if entries[each.tensor].fqn.rpartition(".")[0] == fqn]
+    far = next((each for each in own if each.bits >= GRADIENT_BITS), None)
+    if far is None or keeps_squares(evidence):
+        return
+    text = (
+        f"{_name(evidence, far)} had risen {2.0**far.bits:.3g} times at step {far.step}, while the loss was as usual, "
+        f"and the update that followed moved the module as far: {the(entries[moved.tensor])} rose "
+        f"{2.0**moved.bits:.3g} times at step {moved.step}."
+    )
+    yield Candidate("backward_arithmetic", 0.84, (text,))
 
 
 def _is_input_side(evidence: Evidence, riser: Riser) -> bool:
@@ -834,6 +855,14 @@ def _remedies(
             "rounds (truncated backpropagation).",
             clip, because,
         )  # fmt: skip
+    elif cause == "backward_arithmetic":
+        yield Remedy(
+            "Look for a root, norm, logarithm or division of what is nearly 0 in the loss of that step, and add an "
+            "epsilon; and go back to a checkpoint from before.",
+            "with torch.autograd.set_detect_anomaly(True):\n    pass  # run that step here, and print the gradients",
+            because,
+        )  # fmt: skip
+        yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", clip, because)
     elif cause == "learning_rate" and rate is not None and rate.high < 0:
         yield Remedy(
             "Look at the schedule: the learning rate must not fall below 0. Clamp it, and go back to a checkpoint from "
