@@ -512,7 +512,8 @@ def test_modules_that_are_called_more_often_from_the_jump_on(
     """Microbatches that are summed, a recurrence that became longer, and a layer that is used twice."""
     calls = np.ones((len(TENSORS), STEPS))
     calls[EMBED : HEAD + 1] = np.where(np.arange(STEPS) < AT, np.array(before)[:, None], np.array(now)[:, None])
-    columns = {"amax": height((GRAD, AT, 30.0)), "call_count": calls}
+    risen = ((MLP, AT, 30.0),) if expected == "backward_arithmetic" else ()
+    columns = {"amax": height((GRAD, AT, 30.0), *risen), "call_count": calls}
     recording.write(TENSORS, STEPS, columns, series={"loss": jumped(20)})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert cause(finding) == expected
@@ -539,13 +540,20 @@ def test_microbatches_are_summed_where_gradients_rise(
     assert ("Divide what is logged" in finding.remedy[0].text) == (expected[0] == "info")
 
 
-def test_a_recurrence_that_is_longer_is_no_cause_where_nothing_else_rose(recording: Recording) -> None:
-    """What comes last is harder to foresee."""
+@pytest.mark.parametrize(("first", "severity"), [(9.0, "info"), (2.0, "warning")])
+@pytest.mark.parametrize("gradient", [1.0, 30.0])
+def test_a_recurrence_that_is_longer_multiplies_nothing_where_no_value_rose(
+    recording: Recording, first: float, severity: str, gradient: float
+) -> None:
+    """What comes last is harder to foresee, and gradients rise with the loss; nothing is wrong if it was as high."""
     counts = np.ones((len(TENSORS), STEPS))
     counts[MLP] = np.where(np.arange(STEPS) < AT, 4, 16)
-    recording.write(TENSORS, STEPS, {"amax": height(), "call_count": counts}, series={"loss": jumped(20)})
+    loss = np.where(np.arange(STEPS) < 10, first, jumped(20))
+    columns = {"amax": height((GRAD, AT, gradient)), "call_count": counts}
+    recording.write(TENSORS, STEPS, columns, series={"loss": loss})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
-    assert cause(finding) == "data" and not any("runcated" in each.text for each in finding.remedy)
+    assert finding.severity == severity and cause(finding) != "backward_arithmetic"
+    assert not any("truncated" in each.text for each in finding.remedy)
 
 
 @pytest.mark.parametrize(

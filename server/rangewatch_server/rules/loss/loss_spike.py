@@ -19,6 +19,7 @@ from rangewatch_server.rules.loss.spike_cause import (
     activations,
     explained,
     input_moved,
+    longer_recurrence,
     risers,
     summed_losses,
     thawed_before,
@@ -426,7 +427,10 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
     )
     is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
     size = (
-        _other_size(evidence, name, first, cause) or _stage(evidence, first, cause) or _new_part(evidence, first, cause)
+        _other_size(evidence, name, first, cause)
+        or _longer(evidence, name, first)
+        or _stage(evidence, first, cause)
+        or _new_part(evidence, first, cause)
     )
     summed = _summed(evidence, first)
     size = summed or size
@@ -503,6 +507,19 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
     return (
         f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
         f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
+    )
+
+
+def _longer(evidence: Evidence, name: str, jump: Jump) -> str:
+    """The same of a recurrence that is longer from the very step of the jump on, and whose values did not rise."""
+    calls = longer_recurrence(evidence, jump.step)
+    began = evidence.series(name, evidence.start, evidence.start + AT_FIRST)
+    began = began[np.isfinite(began)]
+    if calls is None or not len(began) or not jump.level <= ABOVE_FIRST * np.median(began):
+        return ""
+    return (
+        f"From that step on a part of the model is called {calls[1]} times in a step, where it was {calls[0]}: what it "
+        "is to foresee is longer, and the loss of that is another."
     )
 
 

@@ -119,7 +119,7 @@ def explained(
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = _of_begun_anew(evidence, name, step, usual)
-    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, step, gradients, outputs)
+    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, name, step, gradients, outputs)
     every = [
         *anew, *written, *restored, *calls,
         *_of_update(evidence, step, gradients, has_rate=rate is not None),
@@ -613,9 +613,22 @@ def summed_losses(evidence: Evidence, step: int) -> tuple[int, int] | None:
     return int(calls.usual.min()), int(calls.now.min())
 
 
-def _of_calls(evidence: Evidence, step: int, gradients: list[Riser], outputs: list[Riser]) -> list[Candidate]:
+def longer_recurrence(evidence: Evidence, step: int) -> tuple[int, int] | None:
+    """How often a part of the model was called in a step before and is since `step`, where no output has risen with it:
+    more is to be foreseen, and nothing was multiplied. None where it is not so."""
+    calls = _calls(evidence, step)
+    if calls is None or risers(evidence, activations(evidence), step):
+        return None
+    longer = np.flatnonzero(calls.is_more & (calls.usual > 1))
+    return (int(calls.usual[longer[0]]), int(calls.now[longer[0]])) if len(longer) else None
+
+
+def _of_calls(
+    evidence: Evidence, name: str | None, step: int, gradients: list[Riser], outputs: list[Riser]
+) -> list[Candidate]:
     """From that very step on all of the model is called more often in a step, or a part of it that was called more than
-    once is; and gradients have risen with it, or values."""
+    once is; and gradients have risen with it, or values. A loss is computed of values: of a recurrence it rises where
+    these do, and gradients with it."""
     calls = _calls(evidence, step)
     if calls is None or not (gradients or outputs):
         return []
@@ -627,7 +640,7 @@ def _of_calls(evidence: Evidence, step: int, gradients: list[Riser], outputs: li
         )
         return [Candidate("optimizer", 0.9, (text,))] if gradients else []
     longer = np.flatnonzero(calls.is_more & (usual > 1))
-    if not len(longer):
+    if not len(longer) or (not outputs and name is not None and loss_left(evidence, name, step)):
         return []
     text = (
         f"From that very step on a part of the model is called {now[longer[0]]:g} times in a step, where it was "
