@@ -524,6 +524,8 @@ def test_modules_that_are_called_more_often_from_the_jump_on(
     ("calls", "risen", "expected"),
     [
         (32, 1.0, ("info", None)),  # the mean of the losses is trained on, and their sum is logged
+        (32, 2.0, ("info", None)),
+        (32, 6.0, ("warning", "optimizer")),  # what differs from one to the next is summed so
         (32, 30.0, ("warning", "optimizer")),
         (2, 1.0, ("warning", "data")),  # the loss rose further than their number
     ],

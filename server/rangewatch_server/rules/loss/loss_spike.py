@@ -472,7 +472,7 @@ _SEE_DATA = Remedy(
 
 _DIVIDE_LOGGED = Remedy(
     "Divide what is logged by the number of microbatches, so that it can be compared with the steps before.", "",
-    "the loss rose with their number, and no gradient did",
+    "the loss rose with their number, and gradients did not",
 )  # fmt: skip
 
 _HARDER = (
@@ -528,13 +528,13 @@ SUM_SLACK = 1.25
 
 
 def _summed(evidence: Evidence, jump: Jump) -> str:
-    """A sentence, where the loss rose no further than the calls of the model became more, and no gradient did."""
+    """A sentence, where the loss rose no further than the calls of the model became more, and gradients did not."""
     calls = summed_losses(evidence, jump.step)
     if calls is None or not 0 < jump.level <= SUM_SLACK * jump.usual * calls[1] / calls[0]:
         return ""
     return (
-        f"From that step on the model is called {calls[1]} times in a step, where it was {calls[0]}, and no gradient "
-        "has risen: what is logged is the sum of as many losses, and what is trained on is their mean."
+        f"From that step on the model is called {calls[1]} times in a step, where it was {calls[0]}, and gradients "
+        "have not risen with that: what is logged is the sum of as many losses, and what is trained on is their mean."
     )
 
 

@@ -604,11 +604,35 @@ def _calls(evidence: Evidence, step: int) -> Calls | None:
     return Calls(usual, now, is_more)
 
 
+SUMMED = 0.25
+"""Part of the bits of so many microbatches from which on gradients are their sum: of what differs from one to the next
+that has half of them, and their mean none or fewer."""
+
+
+def _are_summed(evidence: Evidence, calls: Calls, step: int) -> bool | None:
+    """Whether the gradients of most parameters have risen as a sum of so many does; None where there are none."""
+    gradients, low = tensors_of(evidence, "grad"), max(evidence.start, step - HISTORY)
+    if not len(gradients):
+        return None
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, ("amax",), gradients)
+    amax = np.asarray(block.columns["amax"], np.float64)
+    if evidence.is_loss_scaled:
+        scale = evidence.series("loss_scale", low, step + 1)
+        amax = amax / np.where(scale > 0, scale, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.log2(amax)
+    bits = bits[np.isfinite(bits).all(axis=1)]
+    if not len(bits):
+        return None
+    rise = float(np.median(bits[:, -1] - np.median(bits[:, :-1], axis=1)))
+    return rise >= SUMMED * float(np.log2((calls.now / calls.usual).min()))
+
+
 def summed_losses(evidence: Evidence, step: int) -> tuple[int, int] | None:
-    """How often the model was called in a step before and is since `step`, where no gradient has risen with it: they
+    """How often the model was called in a step before and is since `step`, where gradients have not risen with it: they
     are averages, and a loss that rises as far is logged as a sum. None where it is not so."""
-    calls, gradients = _calls(evidence, step), tensors_of(evidence, "grad")
-    if calls is None or not calls.is_more.all() or not len(gradients) or risers(evidence, gradients, step):
+    calls = _calls(evidence, step)
+    if calls is None or not calls.is_more.all() or _are_summed(evidence, calls, step) is not False:
         return None
     return int(calls.usual.min()), int(calls.now.min())
 
@@ -630,7 +654,7 @@ def _of_calls(
     once is; and gradients have risen with it, or values. A loss is computed of values: of a recurrence it rises where
     these do, and gradients with it."""
     calls = _calls(evidence, step)
-    if calls is None or not (gradients or outputs):
+    if calls is None:
         return []
     usual, now = calls.usual, calls.now
     if calls.is_more.all():
@@ -638,9 +662,13 @@ def _of_calls(
             f"From that very step on the model is called {now.min():g} times in a step, where it was {usual.min():g}: "
             "the losses of microbatches, and their gradients, are summed unless each is divided by their number."
         )
-        return [Candidate("optimizer", 0.9, (text,))] if gradients else []
+        return [Candidate("optimizer", 0.9, (text,))] if _are_summed(evidence, calls, step) else []
     longer = np.flatnonzero(calls.is_more & (usual > 1))
-    if not len(longer) or (not outputs and name is not None and loss_left(evidence, name, step)):
+    if (
+        not len(longer)
+        or not (gradients or outputs)
+        or (not outputs and name is not None and loss_left(evidence, name, step))
+    ):
         return []
     text = (
         f"From that very step on a part of the model is called {now[longer[0]]:g} times in a step, where it was "
