@@ -14,7 +14,7 @@ beginning is meant so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from weakref import ref
 
@@ -98,8 +98,7 @@ class TrainingMode:
         modules = [] if model is None else list(model.modules())
         if any(each.training for each in modules):
             return 0, 0
-        dropouts, norms = _count(modules)
-        return dropouts, norms and _count([each for each in modules if not _has_frozen_parameters(each)])[1]
+        return _count(modules)[0], 0 if model is None else len(_norms_of(model, lambda each: each.requires_grad))
 
 
 class _Part:
@@ -250,10 +249,18 @@ def _is_frozen(module: nn.Module | None) -> bool:
     return has_parameters
 
 
-def _has_frozen_parameters(module: nn.Module) -> bool:
-    """Of its own, and none that is trained."""
-    own = list(module.parameters(recurse=False))
-    return bool(own) and not any(each.requires_grad for each in own)
+def _norms_of(model: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list[_NormBase]:
+    """Norms with running statistics of whose own parameters any is trained, or where they have none, of those of what
+    they are a direct part of."""
+    norms = {
+        child: None
+        for each in model.modules()
+        for child in each.children()
+        if isinstance(child, _NormBase)
+        and child.running_mean is not None
+        and any(map(is_trained, (each if child.weight is None else child).parameters()))
+    }
+    return list(norms)
 
 
 def tracking_norms(module: nn.Module) -> list[_NormBase]:
@@ -274,9 +281,10 @@ def statistics_of(norms: Iterable[_NormBase]) -> list[Tensor]:
 
 @torch.no_grad()
 def _untrained_norms(model: nn.Module | None) -> Tensor | float | None:
-    """How many norms with running statistics the model has, where all that are not frozen are in `eval()` and have the
-    mean of 0 and the variance of 1 that they began with, else 0; None where none is so, by what needs no reading."""
-    norms = [] if model is None else [each for each in tracking_norms(model) if not _has_frozen_parameters(each)]
+    """How many norms with running statistics have a gradient, where all of these are in `eval()` and have the mean of 0
+    and the variance of 1 that they began with, else 0; None where none is so, by what needs no reading. A target that
+    is made by chance and runs without gradients is meant to be as it was made."""
+    norms = [] if model is None else _norms_of(model, lambda each: each.grad is not None)[:MOST_NORMS]
     statistics = [] if any(each.training for each in norms) else statistics_of(norms)
     if not statistics:
         return None

@@ -75,6 +75,31 @@ def test_norms_that_stand_still_as_they_were_made(ingest: IngestDouble, mode: Se
     assert ingest.series("untrained_norms") == found
 
 
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["no parameter requires a gradient", "none gets one"])
+def test_norms_of_a_target_that_is_made_by_chance(ingest: IngestDouble, is_frozen: bool) -> None:
+    """It has nothing else to go by, and no norm of its own parameters if `is_frozen`."""
+
+    class Distilled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            norm = nn.BatchNorm1d(8, affine=not is_frozen)
+            self.target = nn.Sequential(nn.Linear(3, 8), norm).requires_grad_(not is_frozen).eval()
+            self.learner = nn.Linear(3, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                target = self.target(x)
+            return self.learner(x) - target
+
+    train(ingest, lambda model, step: None, Distilled())
+    assert ingest.series("untrained_norms") == {}
+
+
+def test_an_idle_norm_without_parameters_is_as_frozen_as_what_it_is_in(ingest: IngestDouble) -> None:
+    body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8, affine=False)).requires_grad_(False)
+    assert train(ingest, lambda model, step: model.eval(), nn.Sequential(body, nn.Linear(8, 2))) == []
+
+
 def frozen_with_their_weights(model: nn.Module, step: int) -> None:
     model[1].requires_grad_(False).eval()
 

@@ -259,6 +259,17 @@ def test_a_loss_that_rises_with_the_size_of_what_is_given(
         assert at_once.summary == each.summary and at_once.evidence[0] == each.evidence[0]
 
 
+@pytest.mark.parametrize(("size", "severity"), [(2.1, "info"), (5.0, "warning")])
+def test_noise_that_is_added_by_a_plan(recording: Recording, size: float, severity: str) -> None:
+    """Inputs are twice as large, gradients are there and no larger than at first; none has lost its normalisation."""
+    inputs = np.where(np.arange(160) < 100, 1.0, size) * (1 + np.random.default_rng(4).normal(0, 0.01, 160))
+    amax = np.ones((2, 160))
+    tensors = [tensor("a"), tensor("a.weight", "grad", 1)]
+    recording.write(tensors, 160, {"amax": amax}, series={"loss": descent_to(1.0), "input_rms": inputs})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.severity) == (100, severity)
+
+
 def test_a_jump_out_of_a_descent_to_what_was_usual_48_steps_before(recording: Recording) -> None:
     recording.write([tensor("a")], 160, series={"loss": descent_to(0.9, 0.05)})
     (finding,) = recording.diagnose(loss_spike.RULE).findings

@@ -159,3 +159,9 @@ def test_a_loss_of_which_nothing_is_left(recording: Recording, before: Any, coun
     recording.write([tensor("a.weight", "grad", 1)], 160, {"amax": amax}, series={"loss": loss})
     found = recording.diagnose(loss_stuck.RULE).findings
     assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "mask")] * count
+
+
+def test_a_margin_that_is_learned_in_two_steps(recording: Recording) -> None:
+    loss = np.r_[0.94, 0.3, np.zeros(98)]
+    recording.write([tensor("a.weight", "grad", 1)], 100, {"amax": np.sign(loss)}, series={"loss": loss})
+    assert recording.diagnose(loss_stuck.RULE).findings == ()

@@ -11,7 +11,20 @@ from rangewatch.wire.records import Event
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.nonfinite.first_nonfinite import RULE
 from tests.server.rules.conftest import Recording, tensor
-from tests.server.rules.test_first_nonfinite_origin import ACT, BAD, MODEL, STEPS, UP, facts, found, origin, seen, text
+from tests.server.rules.test_first_nonfinite_origin import (
+    ACT,
+    BAD,
+    DOWN,
+    DOWN_WEIGHT,
+    MODEL,
+    STEPS,
+    UP,
+    facts,
+    found,
+    origin,
+    seen,
+    text,
+)  # fmt: skip
 
 BAD_WEIGHT = (facts("up.weight", nan=1),)
 AT = np.arange(STEPS)
@@ -157,3 +170,16 @@ def test_a_row_of_an_embedding_may_have_been_bad_for_long(recording: Recording) 
     finding = found(recording, 0, seen(model[0], weights=(facts("embed.weight", nan=8),)), model=model)
     assert "may have been bad for long." in text(finding)
     assert "turned bad after that forward" not in text(finding)
+
+
+@pytest.mark.parametrize(("gradient", "cause"), [(1.0, "weight"), (1e9, "backward_arithmetic")])
+def test_it_is_as_sure_as_the_jump_of_the_loss_before_it(recording: Recording, gradient: float, cause: str) -> None:
+    """A weight that was overwritten in the step before, or moved by a gradient that was far too large."""
+    amax = np.ones((len(MODEL), STEPS))
+    amax[DOWN, BAD - 1 :] = 1e6
+    amax[DOWN_WEIGHT, BAD - 2] = gradient
+    loss = np.where(AT < BAD - 1, 1.0, np.where(AT == BAD - 1, 1e6, np.nan))
+    given = [facts("input[0]")]
+    finding = found(recording, DOWN, seen(MODEL[DOWN], inputs=given), columns={"amax": amax}, series={"loss": loss})
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == (cause, "likely")
+    assert any("wrote to the weights" in each.text for each in finding.remedy) == (cause == "weight")

@@ -52,6 +52,20 @@ def test_the_input_of_a_module_with_others_in_it_proves_nothing(recording: Recor
     assert origin(finding)[:2] == ("forward", "")
 
 
+LOWEST = facts("input[1]", float(np.finfo(np.float32).max), dtype="float32")
+
+
+@pytest.mark.parametrize(("module", "is_mask"), [("Linear", True), ("Attention", False)])
+def test_the_lowest_number_speaks_for_a_mask_where_values_are_taken(
+    recording: Recording, module: str, is_mask: bool
+) -> None:
+    """An attention is given it in each step, added to its scores."""
+    model = [tensor("up", dtype="float32", module=module), tensor("up.weight", "grad", 1)]
+    finding = found(recording, 0, seen(model[0], inputs=[facts("input[0]", dtype="float32"), LOWEST]), model=model)
+    assert (finding.facts["cause_class"] == "mask") is is_mask
+    assert any("masked whole" in each.text for each in finding.remedy) is is_mask
+
+
 def test_whole_rows_are_said(recording: Recording) -> None:
     """Of no attention, as far as its name shows."""
     counts = np.zeros((len(MODEL), STEPS))

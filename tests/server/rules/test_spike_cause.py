@@ -512,11 +512,68 @@ def test_modules_that_are_called_more_often_from_the_jump_on(
     """Microbatches that are summed, a recurrence that became longer, and a layer that is used twice."""
     calls = np.ones((len(TENSORS), STEPS))
     calls[EMBED : HEAD + 1] = np.where(np.arange(STEPS) < AT, np.array(before)[:, None], np.array(now)[:, None])
-    columns = {"amax": height((GRAD, AT, 30.0)), "call_count": calls}
+    risen = ((MLP, AT, 30.0),) if expected == "backward_arithmetic" else ()
+    columns = {"amax": height((GRAD, AT, 30.0), *risen), "call_count": calls}
     recording.write(TENSORS, STEPS, columns, series={"loss": jumped(20)})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert cause(finding) == expected
     assert ("Divide each microbatch's loss" in finding.remedy[0].text) == (expected == "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("calls", "risen", "expected"),
+    [
+        (32, 1.0, ("info", None)),  # the mean of the losses is trained on, and their sum is logged
+        (32, 2.0, ("info", None)),
+        (32, 6.0, ("warning", "optimizer")),  # what differs from one to the next is summed so
+        (32, 30.0, ("warning", "optimizer")),
+        (2, 1.0, ("warning", "data")),  # the loss rose further than their number
+    ],
+)
+def test_microbatches_are_summed_where_gradients_rise(
+    recording: Recording, calls: int, risen: float, expected: tuple[str, str | None]
+) -> None:
+    counts = np.ones((len(TENSORS), STEPS))
+    counts[EMBED : HEAD + 1] = np.where(np.arange(STEPS) < AT, 1, calls)
+    columns = {"amax": height((GRAD, AT, risen)), "call_count": counts}
+    recording.write(TENSORS, STEPS, columns, series={"loss": jumped(20) * np.where(np.arange(STEPS) < AT, 1, 5)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.severity, cause(finding)) == expected
+    assert ("Divide what is logged" in finding.remedy[0].text) == (expected[0] == "info")
+
+
+@pytest.mark.parametrize(("first", "severity"), [(9.0, "info"), (2.0, "warning")])
+@pytest.mark.parametrize("gradient", [1.0, 30.0])
+def test_a_recurrence_that_is_longer_multiplies_nothing_where_no_value_rose(
+    recording: Recording, first: float, severity: str, gradient: float
+) -> None:
+    """What comes last is harder to foresee, and gradients rise with the loss; nothing is wrong if it was as high."""
+    counts = np.ones((len(TENSORS), STEPS))
+    counts[MLP] = np.where(np.arange(STEPS) < AT, 4, 16)
+    loss = np.where(np.arange(STEPS) < 10, first, jumped(20))
+    columns = {"amax": height((GRAD, AT, gradient)), "call_count": counts}
+    recording.write(TENSORS, STEPS, columns, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert finding.severity == severity and cause(finding) != "backward_arithmetic"
+    assert not any("truncated" in each.text for each in finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "risen", "expected"),
+    [("SGD", 1e6, "backward_arithmetic"), ("SGD", 8.0, "weight"), ("Adam", 1e6, "weight")],
+)
+def test_a_gradient_that_moved_its_module_far(
+    recording: Recording, optimizer: str, risen: float, expected: str
+) -> None:
+    """In the step before, whose loss was as usual: the backward made it. Adam's updates are as large as its rate."""
+    known = [events.event(events.Optimizers((optimizer,)), 1, 2)]
+    recording.write(
+        TENSORS, STEPS, {"amax": height((GRAD, AT - 1, risen), (HEAD, AT, 1e3))}, series={"loss": jumped(20)},
+        events=known,
+    )  # fmt: skip
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+    assert ("See what wrote" in " ".join(each.text for each in finding.remedy)) == (expected == "weight")
 
 
 @pytest.mark.parametrize(("at", "severity"), [(AT, "info"), (AT - 20, "warning")])

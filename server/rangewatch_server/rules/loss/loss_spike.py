@@ -15,7 +15,16 @@ from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_cha
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.learning_rate import group_rates
 from rangewatch_server.rules.loss.series import RATES, loss_name
-from rangewatch_server.rules.loss.spike_cause import Explanation, activations, explained, risers, thawed_before
+from rangewatch_server.rules.loss.spike_cause import (
+    Explanation,
+    activations,
+    explained,
+    given_moved,
+    longer_recurrence,
+    risers,
+    summed_losses,
+    thawed_before,
+)
 from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
@@ -438,8 +447,13 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
     )
     is_old = first.back is not None and first.back < evidence.whole_stop - WINDOW
     size = (
-        _other_size(evidence, name, first, cause) or _stage(evidence, first, cause) or _new_part(evidence, first, cause)
+        _other_size(evidence, name, first, cause)
+        or _longer(evidence, name, first)
+        or _stage(evidence, first, cause)
+        or _new_part(evidence, first, cause)
     )
+    summed = _summed(evidence, first)
+    size = summed or size
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     count = f"Of {first.of} values from that step on {first.count} are" if first.of else count
@@ -461,7 +475,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             *([more] if more else []),
             *([] if is_harder else cause.sentences),
         ),
-        remedy=(_SEE_DATA,) if is_harder else cause.remedies,
+        remedy=(_DIVIDE_LOGGED,) if summed else (_SEE_DATA,) if is_harder else cause.remedies,
         facts={
             "loss": first.level, "before": first.usual, "deviation": first.scatter, "since_step": first.step,
             "back_step": first.back, "jumps": len(loss_jumps), "seen_step": first.step + first.count - 1,
@@ -474,6 +488,11 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
 _SEE_DATA = Remedy(
     "Look whether the data became harder at this step: if so, nothing is wrong. If not, see whether weights were set "
     "back.", "", "the loss is no higher than at first, and no gradient is larger",
+)  # fmt: skip
+
+_DIVIDE_LOGGED = Remedy(
+    "Divide what is logged by the number of microbatches, so that it can be compared with the steps before.", "",
+    "the loss rose with their number, and gradients did not",
 )  # fmt: skip
 
 _HARDER = (
@@ -511,6 +530,34 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
     return (
         f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
         f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
+    )
+
+
+def _longer(evidence: Evidence, name: str, jump: Jump) -> str:
+    """The same of a recurrence that is longer from the very step of the jump on, and whose values did not rise."""
+    calls = longer_recurrence(evidence, jump.step)
+    began = evidence.series(name, evidence.start, evidence.start + AT_FIRST)
+    began = began[np.isfinite(began)]
+    if calls is None or not len(began) or not jump.level <= ABOVE_FIRST * np.median(began):
+        return ""
+    return (
+        f"From that step on a part of the model is called {calls[1]} times in a step, where it was {calls[0]}: what it "
+        "is to foresee is longer, and the loss of that is another."
+    )
+
+
+SUM_SLACK = 1.25
+"""How many times as high as so many usual losses their sum may be."""
+
+
+def _summed(evidence: Evidence, jump: Jump) -> str:
+    """A sentence, where the loss rose no further than the calls of the model became more, and gradients did not."""
+    calls = summed_losses(evidence, jump.step)
+    if calls is None or not 0 < jump.level <= SUM_SLACK * jump.usual * calls[1] / calls[0]:
+        return ""
+    return (
+        f"From that step on the model is called {calls[1]} times in a step, where it was {calls[0]}, and gradients "
+        "have not risen with that: what is logged is the sum of as many losses, and what is trained on is their mean."
     )
 
 
@@ -581,7 +628,7 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     low, at, stop = max(evidence.start, jump.step - HISTORY), jump.step, jump.step + 3
     is_low = len(began) and jump.level <= np.median(began)
     is_explained = "learning_rate" in cause.weights or cause.cause in ("weight", "optimizer")
-    is_explained = is_explained or cause.weights.get("data", 0.0) >= SHOWN or _is_passing(evidence, name, jump)
+    is_explained = is_explained or _is_of_data(evidence, jump, cause) or _is_passing(evidence, name, jump)
     if not is_low or not len(gradients) or at <= low or is_explained:
         return False
     if risers(evidence, tensors_of(evidence, "update"), at - 1):
@@ -600,6 +647,16 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
     had, have = (amax[:, : at - low] > 0).mean(axis=1) > HALF, (amax[:, at - low :] > 0).any(axis=1)
     bad = np.asarray(block.columns["nan_count"]) + np.asarray(block.columns["inf_count"])
     return bool(had.any() and (have | ~had).all() and not bad.any())
+
+
+HARDER_BITS = 2.0
+"""Bits by which inputs may become larger where they become harder: noise that is added by a plan, a wider range."""
+
+
+def _is_of_data(evidence: Evidence, jump: Jump, cause: Explanation) -> bool:
+    """Whether the batches since are shown to be others, and by more than a curriculum makes them so."""
+    moved = given_moved(evidence, cause.rank, jump.step)
+    return cause.weights.get("data", 0.0) >= SHOWN and (moved is None or moved[2] >= HARDER_BITS)
 
 
 def _is_passing(evidence: Evidence, name: str, jump: Jump) -> bool:

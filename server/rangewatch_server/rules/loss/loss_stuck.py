@@ -21,6 +21,9 @@ NOTHING = 0.1
 """Part of what a loss usually was that each of its values before must have been above, where it is exactly 0 since: one
 that is learned to the end is 0 in more and more batches."""
 
+FEWEST = 16
+"""Values before it that show this: a margin that is easy is learned in a few steps."""
+
 SAME = 1e-3
 """Part of it by which a loss varies at most that stays at one value: batches differ."""
 
@@ -43,7 +46,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if not len(now) or not len(before):
         return
     level, usual = float(np.median(now)), float(np.median(before))
-    if not now.any() and before.min() > NOTHING * usual:
+    if not now.any() and len(before) >= FEWEST and before.min() > NOTHING * usual:
         yield _nothing(evidence, name, since + 1, usual, len(gradients))
     elif np.ptp(now) <= SAME * abs(level) and level - usual >= limits["least_rise"] * abs(usual) and level > usual:
         yield _finding(evidence, name, since + 1, usual, level, len(gradients))

@@ -123,7 +123,7 @@ def explained(
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = _of_begun_anew(evidence, name, step, usual)
-    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, step)
+    restored, calls = [] if anew else _of_restored(evidence, step), _of_calls(evidence, name, step, gradients, outputs)
     term = raised_term(evidence, step, HISTORY)
     every = [
         *anew, *written, *restored, *calls, *([] if term is None else [term.candidate]),
@@ -479,9 +479,9 @@ def _of_data(
     early = [each for each in (*outputs, *gradients) if each.step < step]
     if early or is_other:
         return
-    moved = next((found for each in (TARGETS, *INPUTS) if (found := _input_moved(evidence, each, rank, step))), None)
+    moved = given_moved(evidence, rank, step)
     if moved is not None:
-        text, at = moved
+        text, at, _ = moved
         yield Candidate(
             "data",
             0.9 if at == step else 0.8,
@@ -523,10 +523,15 @@ def _of_data(
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
 
 
-def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int] | None:
-    """What the model, or the loss, is given left its range at that very step, upwards or downwards, and the step at
-    which that was read; None where it did not. Read later, it may be a state that the step itself has made so, as of a
-    recurrence."""
+def given_moved(evidence: Evidence, rank: int | None, step: int) -> tuple[str, int, float] | None:
+    """What the model, or the loss, is given left its range at that very step, upwards or downwards, the step at which
+    that was read, and by how many bits; None where it did not. Read later, it may be a state that the step itself has
+    made so, as of a recurrence."""
+    found = (_given_moved(evidence, each, rank, step) for each in (TARGETS, *INPUTS))
+    return next((each for each in found if each), None)
+
+
+def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int, float] | None:
     low = max(evidence.start, step - HISTORY)
     if not evidence.has_series(name) or step - low < FEWEST:
         return None
@@ -553,6 +558,7 @@ def _input_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
         f"{subject} {when}: the root mean square of its {what}, by a sample, is {2.0**now:.3g}, and was "
         f"{2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}.",
         at,
+        abs(now - usual),
     )
 
 
@@ -594,27 +600,94 @@ MORE_OFTEN, STEADY = 2.0, 0.9
 as often as usual."""
 
 
-def _of_calls(evidence: Evidence, step: int) -> list[Candidate]:
-    """From that very step on all of the model is called more often in a step, or a part of it that was called more than
-    once is."""
+class Calls(msgspec.Struct, frozen=True):
+    """(n,) how often modules were called in a step before, and at the step; `is_more`: of which it is more often."""
+
+    usual: Array
+    now: Array
+    is_more: Array
+
+
+def _calls(evidence: Evidence, step: int) -> Calls | None:
+    """None where too little is known."""
     low, outputs = max(evidence.start, step - HISTORY), activations(evidence)
     if step - low < FEWEST or not len(outputs):
-        return []
+        return None
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, ("call_count",), outputs)
     calls = np.asarray(block.columns["call_count"], np.float64)
     calls = calls[(calls > 0).all(axis=1)] / len(evidence.ranks)
     if not len(calls):
-        return []
+        return None
     usual, now = np.median(calls[:, :-1], axis=1), calls[:, -1]
     is_more = ((calls[:, :-1] == usual[:, None]).mean(axis=1) >= STEADY) & (now >= MORE_OFTEN * usual)
-    if is_more.all():
+    return Calls(usual, now, is_more)
+
+
+SUMMED = 0.25
+"""Part of the bits of so many microbatches from which on gradients are their sum: of what differs from one to the next
+that has half of them, and their mean none or fewer."""
+
+
+def _are_summed(evidence: Evidence, calls: Calls, step: int) -> bool | None:
+    """Whether the gradients of most parameters have risen as a sum of so many does; None where there are none."""
+    gradients, low = tensors_of(evidence, "grad"), max(evidence.start, step - HISTORY)
+    if not len(gradients):
+        return None
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, ("amax",), gradients)
+    amax = np.asarray(block.columns["amax"], np.float64)
+    if evidence.is_loss_scaled:
+        scale = evidence.series("loss_scale", low, step + 1)
+        amax = amax / np.where(scale > 0, scale, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.log2(amax)
+    bits = bits[np.isfinite(bits).all(axis=1)]
+    if not len(bits):
+        return None
+    rise = float(np.median(bits[:, -1] - np.median(bits[:, :-1], axis=1)))
+    return rise >= SUMMED * float(np.log2((calls.now / calls.usual).min()))
+
+
+def summed_losses(evidence: Evidence, step: int) -> tuple[int, int] | None:
+    """How often the model was called in a step before and is since `step`, where gradients have not risen with it: they
+    are averages, and a loss that rises as far is logged as a sum. None where it is not so."""
+    calls = _calls(evidence, step)
+    if calls is None or not calls.is_more.all() or _are_summed(evidence, calls, step) is not False:
+        return None
+    return int(calls.usual.min()), int(calls.now.min())
+
+
+def longer_recurrence(evidence: Evidence, step: int) -> tuple[int, int] | None:
+    """How often a part of the model was called in a step before and is since `step`, where no output has risen with it:
+    more is to be foreseen, and nothing was multiplied. None where it is not so."""
+    calls = _calls(evidence, step)
+    if calls is None or risers(evidence, activations(evidence), step):
+        return None
+    longer = np.flatnonzero(calls.is_more & (calls.usual > 1))
+    return (int(calls.usual[longer[0]]), int(calls.now[longer[0]])) if len(longer) else None
+
+
+def _of_calls(
+    evidence: Evidence, name: str | None, step: int, gradients: list[Riser], outputs: list[Riser]
+) -> list[Candidate]:
+    """From that very step on all of the model is called more often in a step, or a part of it that was called more than
+    once is; and gradients have risen with it, or values. A loss is computed of values: of a recurrence it rises where
+    these do, and gradients with it."""
+    calls = _calls(evidence, step)
+    if calls is None:
+        return []
+    usual, now = calls.usual, calls.now
+    if calls.is_more.all():
         text = (
             f"From that very step on the model is called {now.min():g} times in a step, where it was {usual.min():g}: "
             "the losses of microbatches, and their gradients, are summed unless each is divided by their number."
         )
-        return [Candidate("optimizer", 0.9, (text,))]
-    longer = np.flatnonzero(is_more & (usual > 1))
-    if not len(longer):
+        return [Candidate("optimizer", 0.9, (text,))] if _are_summed(evidence, calls, step) else []
+    longer = np.flatnonzero(calls.is_more & (usual > 1))
+    if (
+        not len(longer)
+        or not (gradients or outputs)
+        or (not outputs and name is not None and loss_left(evidence, name, step))
+    ):
         return []
     text = (
         f"From that very step on a part of the model is called {now[longer[0]]:g} times in a step, where it was "
@@ -665,6 +738,7 @@ def _of_weight(
     if first is None or _is_input_side(evidence, first):
         return
     early = [each for each in gradients if each.step < step]
+    yield from _of_far_gradient(evidence, first, early)
     text = (
         f"{_name(evidence, first)} is the first that rose, {2.0**first.bits:.3g} times at step {first.step}. What "
         "comes before it in call order was as usual, and so was the batch: a weight of that module had moved."
@@ -675,6 +749,26 @@ def _of_weight(
         yield Candidate(
             "learning_rate", 0.65, (text,), ("whether the learning rate had risen: it did not, or was not logged.",)
         )
+
+
+GRADIENT_BITS = 10.0
+"""Bits by which a gradient must have risen in a step whose loss was usual, to explain how far its module moved."""
+
+
+def _of_far_gradient(evidence: Evidence, moved: Riser, early: list[Riser]) -> Iterator[Candidate]:
+    """The first that rose is of a module whose own gradient was far too large right before, and an update is as large
+    as its gradient. The loss had not risen then: it is no batch's, but what the backward made of it."""
+    fqn, entries = evidence.tensors.entries[moved.tensor].fqn, evidence.tensors.entries
+    own = [each for each in early if entries[each.tensor].fqn.rpartition(".")[0] == fqn]
+    far = next((each for each in own if each.bits >= GRADIENT_BITS), None)
+    if far is None or keeps_squares(evidence):
+        return
+    text = (
+        f"{_name(evidence, far)} had risen {2.0**far.bits:.3g} times at step {far.step}, while the loss was as usual, "
+        f"and the update that followed moved the module as far: {the(entries[moved.tensor])} rose "
+        f"{2.0**moved.bits:.3g} times at step {moved.step}."
+    )
+    yield Candidate("backward_arithmetic", 0.84, (text,))
 
 
 def _is_input_side(evidence: Evidence, riser: Riser) -> bool:
@@ -823,6 +917,14 @@ def _remedies(
             "rounds (truncated backpropagation).",
             clip, because,
         )  # fmt: skip
+    elif cause == "backward_arithmetic":
+        yield Remedy(
+            "Look for a root, norm, logarithm or division of what is nearly 0 in the loss of that step, and add an "
+            "epsilon; and go back to a checkpoint from before.",
+            "with torch.autograd.set_detect_anomaly(True):\n    pass  # run that step here, and print the gradients",
+            because,
+        )  # fmt: skip
+        yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", clip, because)
     elif cause == "learning_rate" and rate is not None and rate.high < 0:
         yield Remedy(
             "Look at the schedule: the learning rate must not fall below 0. Clamp it, and go back to a checkpoint from "

@@ -241,14 +241,18 @@ class Case:
         finite = [each for each in self.inputs or () if not each.is_bad and each.amax > 0]
         return min(finite, key=lambda each: headroom(each.dtype, each.amax), default=None)
 
+    @property
+    def has_no_softmax(self) -> bool:
+        """Whether it is of a class that takes values, and neither scores nor a mask."""
+        return self.entry.module in LINEAR or bool(_NORM.search(self.entry.module))
+
     @cached_property
     def mask_before(self) -> int | None:
         """The output right before it that held Inf by design, where whole rows of it are NaN: what a softmax makes of a
         row that is masked whole. None where it is not so.
         """
         rows, shape = self.evidence.run.inf_by_design, self.entry.shape
-        has_no_softmax = self.entry.module in LINEAR or _NORM.search(self.entry.module)
-        if has_no_softmax and self.inputs is not None and not self.bad_inputs:
+        if self.has_no_softmax and self.inputs is not None and not self.bad_inputs:
             return None  # what it was given was finite, so that it made the NaN itself
         if not len(rows) or not self.bad.nan_count or not shape or self.bad.nan_count % max(shape[-1], 1):
             return None

@@ -116,14 +116,15 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(case: Case, origin: Origin, *, rate_rose: bool, jumped: Candidate | None = None) -> list[Candidate]:
-    """All that something speaks for, the best first. `jumped`: of a loss that had jumped right before."""
+    """All that something speaks for, the best first. `jumped`: of a loss that had jumped right before, in place of
+    what a loss that had blown up says by itself."""
     everything = [_by_origin(case, origin), *([jumped] if jumped is not None else [])]
     if rate_rose:
         everything.append(Candidate("learning_rate", 0.9, ("The learning rate had risen right before.",)))
     if origin.kind in ("forward", "between", "backward", "loss", "optimizer", "weight") and not case.is_first_step():
         everything += _data(case)
         is_of_batch = any(each.cause == "data" for each in everything)
-        if origin.cause not in NOT_OF_UPDATES and not is_of_batch:
+        if origin.cause not in NOT_OF_UPDATES and not is_of_batch and jumped is None:
             everything += _too_large_updates(case)
     if origin.kind in ("between", "forward") and origin.cause in ("", "masked"):
         everything += _mask(case, origin)
@@ -291,7 +292,10 @@ def _masked_pool(case: Case, origin: Origin) -> Iterator[Candidate]:
 
 def filled_input(case: Case) -> TensorDetails | None:
     """What it is given that holds the largest magnitude of its dtype, as where a mask fills with the lowest number in
-    place of -inf. Not in float16: 65,504 is reached by values that grow."""
+    place of -inf. Not in float16: 65,504 is reached by values that grow; nor of an attention, whose mask holds it in
+    each step."""
+    if not case.has_no_softmax:
+        return None
     given = (each for each in case.inputs or () if not each.is_bad and each.dtype != "float16")
     return next((each for each in given if each.amax == limits_of(each.dtype).max_finite), None)
 

@@ -48,9 +48,8 @@ FOLLOWING = (
 RISE = 1.5
 """How many times as high as ever in the steps before it must be: a warm-up rises by less from its third step on."""
 
-JUMPED = 0.89
-"""Weight of a cause of a jump of the loss right before: above that of updates that were too large, which a loss that
-had blown up speaks for."""
+OF_A_JUMP = ("weight", "backward_arithmetic")
+"""Causes of a jump of the loss that say more than a loss that had blown up does by itself."""
 
 LEAST_BEFORE = 3
 """Values before it that are known."""
@@ -188,7 +187,7 @@ def _beside(evidence: Evidence, contained: StepView) -> Iterator[Finding]:
 
 
 def _of_a_jump(case: Case) -> Candidate | None:
-    """What the loss had jumped for right before, where that was a weight that no update moved so far."""
+    """What the loss had jumped for right before, where that says more than that updates were too large."""
     name, step = loss_name(case.evidence), case.bad.step
     if name is None:
         return None
@@ -201,9 +200,10 @@ def _of_a_jump(case: Case) -> Candidate | None:
     if not len(high) or not high[0]:
         return None
     known = spike_cause.explained(case.evidence, name, low + int(high[0]), usual[2])
-    if known.cause != "weight" or known.weights["weight"] < causes.LIKELY:
+    if known.cause not in OF_A_JUMP or known.weights[known.cause] < causes.LIKELY:
         return None
-    return Candidate("weight", JUMPED, (f"At step {low + int(high[0])} the loss had jumped. {known.reason}",))
+    text = f"At step {low + int(high[0])} the loss had jumped. {known.reason}"
+    return Candidate(known.cause, known.weights[known.cause], (text,))
 
 
 def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -> Finding:

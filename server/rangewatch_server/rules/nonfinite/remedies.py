@@ -269,6 +269,11 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
             "them. Go back to a checkpoint from before.",
             "", because,
         )  # fmt: skip
+    elif best.cause == "backward_arithmetic" and origin.kind in ("forward", "between", "loss"):
+        yield Remedy(
+            "Look for a root, norm, logarithm or division of what is nearly 0 in the loss of the step before, and add "
+            "an epsilon; clip the gradients; and go back to a checkpoint from before.", CLIP, because,
+        )  # fmt: skip
     elif best.cause == "communication" and origin.kind == "sent":
         yield Remedy(
             f"Send what rank {origin.where} puts out in bfloat16 or float32, and receive it in the same dtype: float16 "
