@@ -158,3 +158,14 @@ def test_another_operation_between_modules_is_named(recording: Recording) -> Non
     finding = between(recording, "Div")
     assert (origin(finding)[0], finding.facts["cause_class"]) == ("between", "forward_arithmetic")
     assert "a division (Div)" in text(finding) and "divisor" in finding.remedy[0].text
+
+
+def test_an_output_beyond_its_range_is_not_mended_in_the_loss(recording: Recording) -> None:
+    """The loss takes the standard deviation of what is Inf already."""
+    made = SavedValue("Std", "result", is_given=False, value=value(nan_count=1))
+    given = seen(MODEL[DOWN], inputs=[facts("input[0]", amax=6.0e4, dtype="float16")], model_inputs=[facts("input[0]")])
+    columns = {"amax": np.full((len(MODEL), STEPS), 6.0e4)}
+    graph = events.event(LossGraph(bad=(made,)), 1, BAD)
+    finding = found(recording, DOWN, given, graph, columns=columns, what="inf_count")
+    assert origin(finding)[:2] == ("forward", "range")
+    assert "in float32" in finding.remedy[0].text and not any("deviation" in each.text for each in finding.remedy)

@@ -213,7 +213,8 @@ def remedies(case: Case, origin: Origin, best: Candidate, *, is_named: bool = Fa
 
 def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) -> Iterator[Remedy]:
     because = best.supports[0][0].lower() + best.supports[0][1:].rstrip(".") if best.supports else ""
-    if best.cause == "forward_arithmetic" and (named := list(operations.remedies(case, because))):
+    is_overflow = (origin.kind, origin.cause) == ("forward", "range")  # the loss was given Inf, and made none
+    if best.cause == "forward_arithmetic" and not is_overflow and (named := list(operations.remedies(case, because))):
         yield from named
     elif origin.cause in ("given", "outside"):
         yield _of_given(case, best, because)
