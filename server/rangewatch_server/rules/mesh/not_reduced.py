@@ -78,7 +78,7 @@ def _of_wrapper(evidence: Evidence, known: NotReduced, found: Apart) -> Finding:
         "parameter lies and nothing is reduced."
         if found.axes
         else "No axis of a mesh is known along which they should be alike; but all have the same learning rates, as "
-        "those of one training do, and not of a sweep."
+        "those of one training do, and of a sweep over something else, such as the folds of a cross validation."
         if is_sure
         else "No axis of a mesh is known along which they should be alike: runs of their own, as of a sweep that is "
         "started as one job, look the same."
