@@ -1,16 +1,19 @@
 """A cross entropy that is given what it does not take: probabilities in place of logits, or the other way round; or
-that is maximised.
+that is maximised. And a loss of any kind that falls below 0 without bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import first_and_last
+from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 NAMES = {"nll": "cross_entropy", "bce": "binary_cross_entropy_with_logits"}
@@ -29,6 +32,47 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         if known.given:
             yield _given(evidence, event.rank, event.step, known)
             return
+    yield from _unbounded(evidence)
+
+
+UNBOUNDED, GROWING = 1e4, 2.0
+"""How many times as far below 0 as it was from 0 at first, or as 1 is, a loss is that has no bound: densities of
+thousands of numbers end within it; and by how much it must have grown in the last quarter."""
+
+
+def _unbounded(evidence: Evidence) -> Iterator[Finding]:
+    """A loss that falls further and further below 0: its sign is another than is meant, or it has no lower bound."""
+    name, medians = loss_name(evidence), first_and_last(evidence, FEW)
+    start, stop = evidence.start, evidence.whole_stop
+    if name is None or medians is None or not medians[1] < -UNBOUNDED * max(1.0, abs(medians[0])):
+        return
+    quarter = evidence.series(name, stop - FEW - (stop - start) // 4, stop - (stop - start) // 4)
+    quarter = quarter[np.isfinite(quarter)]
+    if not len(quarter) or not medians[1] < GROWING * min(0.0, float(np.median(quarter))):
+        return
+    rank = only_rank(evidence)
+    yield Finding(
+        rank=rank, step=start, subject="unbounded",
+        summary=f"{place(start, rank)}: the loss falls below 0 without bound: it was {medians[0]:.4g} at first, and is "
+        f"{medians[1]:.4g} by now.",
+        evidence=(
+            f"A quarter of the run ago it was {np.median(quarter):.4g}, and it goes on falling. A loss that measures "
+            "how wrong something is has a least value.",
+            "Cause (likely): the sign of the loss, or of one of its terms: what is minimised is what is to be made "
+            "large, as log_prob() without a minus, a reward, or a score; or a term without a lower bound, as the logarithm "
+            "of a width that nothing keeps from 0. Against that: a critic's score may be meant so, with what bounds it.",
+        ),
+        remedy=(
+            Remedy(
+                "Look at the sign of each term of the loss: a log-probability, a likelihood, a similarity or a reward "
+                "is to be made large, so that the loss is minus it.",
+                "distribution, target = torch.distributions.Normal(0.0, 1.0), torch.zeros(4)  # of the loop\n"
+                "loss = -distribution.log_prob(target).mean()",
+                f"the loss is {medians[1]:.3g} and goes on falling",
+            ),
+        ),
+        facts={"loss": medians[1], "first": medians[0], "cause_class": "forward_arithmetic"},
+    )  # fmt: skip
 
 
 def _negated(rank: int, step: int, known: LossFunction) -> Finding:
@@ -111,7 +155,8 @@ RULE = Rule(
     title="The loss is given what it does not take",
     severity="warning",
     explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss or kl_div what is no "
-    "log-probability, or the loss is minus a cross entropy. All is finite, and the training learns little, or nothing, "
+    "log-probability, or the loss is minus a cross entropy; or a loss of any kind falls below 0 without "
+    "bound. All is finite, and the training learns little, or nothing, "
     "or the opposite. Read from the graph of the first losses, where they are torch's own functions with a mean over "
     "all targets. Info: a ReLU before it, a loss that has more than halved all the same, and minus a binary cross "
     "entropy, as generators have.",
