@@ -59,8 +59,8 @@ def _unbounded(evidence: Evidence) -> Iterator[Finding]:
             f"A quarter of the run ago it was {np.median(quarter):.4g}, and it goes on falling. A loss that measures "
             "how wrong something is has a least value.",
             "Cause (likely): the sign of the loss, or of one of its terms: what is minimised is what is to be made "
-            "large, as log_prob() without a minus, a reward, or a score; or a term without a lower bound, as the logarithm "
-            "of a width that nothing keeps from 0. Against that: a critic's score may be meant so, with what bounds it.",
+            "large, as log_prob() without a minus, a reward or a score; or a term without a lower bound, as the log "
+            "of a width that nothing keeps from 0. Against that: a critic's score may be so, with what bounds it.",
         ),
         remedy=(
             Remedy(
