@@ -14,7 +14,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
-from rangewatch_server.rules.loss.spike_cause import NORMS
+from rangewatch_server.rules.loss.series import NORMS
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds

@@ -11,7 +11,8 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.gradients.rise_search import LASTING, Rise, first_rise
 from rangewatch_server.rules.loss.series import loss_name, rates
-from rangewatch_server.rules.loss.spike_cause import explained, loss_left
+from rangewatch_server.rules.loss.spike.bands import loss_left
+from rangewatch_server.rules.loss.spike.cause import explained
 from rangewatch_server.rules.nonfinite.causes import LIKELY
 from rangewatch_server.rules.phrases import listed, place, the
 from rangewatch_server.rules.recent import Array, odd_rank, recent, tensors_of, unscaled

@@ -11,8 +11,7 @@ import numpy as np
 from rangewatch.wire.events import Optimizers, SampledWeights
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import rates
-from rangewatch_server.rules.loss.spike_cause import UPDATE
+from rangewatch_server.rules.loss.series import UPDATE, rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy

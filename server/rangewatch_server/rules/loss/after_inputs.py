@@ -11,7 +11,8 @@ import numpy as np
 from rangewatch.wire.events import StateLoaded
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.spike_cause import INPUT_BITS, INPUTS, OUT_DEVIATIONS, TARGETS, WRITTEN
+from rangewatch_server.rules.loss.series import INPUTS, TARGETS, WRITTEN
+from rangewatch_server.rules.loss.spike.bands import INPUT_BITS, OUT_DEVIATIONS
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
 

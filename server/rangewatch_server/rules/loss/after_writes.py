@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.spike_cause import WRITTEN
+from rangewatch_server.rules.loss.series import WRITTEN
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
 

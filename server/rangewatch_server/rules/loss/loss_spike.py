@@ -15,16 +15,11 @@ from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_cha
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.learning_rate import group_rates
 from rangewatch_server.rules.loss.series import RATES, loss_name
-from rangewatch_server.rules.loss.spike_cause import (
-    Explanation,
-    activations,
-    explained,
-    given_moved,
-    longer_recurrence,
-    risers,
-    summed_losses,
-    thawed_before,
-)
+from rangewatch_server.rules.loss.spike.bands import activations, risers
+from rangewatch_server.rules.loss.spike.batch import given_moved
+from rangewatch_server.rules.loss.spike.calls import longer_recurrence, summed_losses
+from rangewatch_server.rules.loss.spike.cause import Explanation, explained
+from rangewatch_server.rules.loss.spike.weights import thawed_before
 from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of

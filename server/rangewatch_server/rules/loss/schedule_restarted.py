@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import rates
-from rangewatch_server.rules.loss.spike_cause import WRITTEN
+from rangewatch_server.rules.loss.series import WRITTEN, rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds

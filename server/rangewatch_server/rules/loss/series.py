@@ -24,6 +24,22 @@ FEW, CONVERGED = 16, 0.01
 COLUMNS = ("count", "nonfinite_count", "sum")
 
 
+WRITTEN = "weights_written"
+"""Series of what code other than the optimizer changed weights by."""
+
+UPDATE = "sampled_update"
+"""Series of how far an update moved a small parameter."""
+
+INPUTS = ("input_rms", "input_rms_1", "input_rms_2")
+"""Series of the size of what the model is given."""
+
+TARGETS = "target_rms"
+"""Series of the size of what the loss compares with."""
+
+NORMS = ("grad_norm", "train/grad_norm", "gradient_norm", "total_norm")
+"""What loops call the norm of their gradients."""
+
+
 def loss_name(evidence: Evidence) -> str | None:
     """The series that is the training loss; None where none is known to be."""
     return next((name for name in NAMES if evidence.has_series(name)), None)

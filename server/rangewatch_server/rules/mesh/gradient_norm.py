@@ -18,7 +18,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.machines import mesh
 from rangewatch_server.machines.mesh import ALL_RANKS, Mesh, Ranks
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
-from rangewatch_server.rules.loss.spike_cause import NORMS
+from rangewatch_server.rules.loss.series import NORMS
 from rangewatch_server.rules.mesh import values
 from rangewatch_server.rules.mesh.values import STAGES
 from rangewatch_server.rules.recent import tensors_of

@@ -19,8 +19,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.machines.mesh import Ranks
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import WINDOW, Array, Evidence
-from rangewatch_server.rules.loss.series import RATES
-from rangewatch_server.rules.loss.spike_cause import WRITTEN
+from rangewatch_server.rules.loss.series import RATES, WRITTEN
 from rangewatch_server.rules.mesh import values
 from rangewatch_server.rules.mesh.values import DATA, SEQUENCE
 from rangewatch_server.rules.replicas.along_axes import CHECKSUM, mesh_of

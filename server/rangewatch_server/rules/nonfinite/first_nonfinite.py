@@ -16,8 +16,8 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import RANGES, level_for
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
-from rangewatch_server.rules.loss import spike_cause
 from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.spike import cause as spike_cause
 from rangewatch_server.rules.nonfinite import causes, operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Bad, Case, StepView
 from rangewatch_server.rules.nonfinite.causes import Candidate

@@ -14,8 +14,9 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import max_finite_log2
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss import spike_cause
-from rangewatch_server.rules.loss.spike_cause import Explanation, activations, risers
+from rangewatch_server.rules.loss.spike import cause as spike_cause
+from rangewatch_server.rules.loss.spike.bands import activations, risers
+from rangewatch_server.rules.loss.spike.cause import Explanation
 from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.causes import BLOWN, BY_TERM, Candidate, blown_text, ratio_of
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS

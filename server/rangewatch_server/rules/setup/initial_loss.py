@@ -13,8 +13,7 @@ from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import first_and_last, loss_name
-from rangewatch_server.rules.loss.spike_cause import INPUTS
+from rangewatch_server.rules.loss.series import INPUTS, first_and_last, loss_name
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds

@@ -14,8 +14,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
-from rangewatch_server.rules.loss.series import rates
-from rangewatch_server.rules.loss.spike_cause import UPDATE, WRITTEN
+from rangewatch_server.rules.loss.series import UPDATE, WRITTEN, rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of

@@ -1,0 +1,1 @@
+"""What a loss that jumped and stayed finite speaks for."""
