@@ -2,7 +2,7 @@
 flips; the weight becomes 1.3e37.
 Without Rangewatch: loss 0.37 to 0.127 at step 114 (largest weight 0.29), inf from step 115 to the end (largest weight 1.3e37).
 Cause: hardware or weight. Step: 115. Place: layers.2.weight. Right: bit / memory / weight. Wrong: GradScaler, mask, lower the learning rate."""
-EXPECT = {"cause": ["hardware", "weight"], "step": [114, 117], "place": "layers\\.2", "rank": 0,
+EXPECT = {"cause": ["hardware", "weight"], "step": [114, 117], "place": ".*(layers\\.2).*", "rank": 0,
           "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"],
           "right": "bit|hardware|memory|weight|flip|ECC"}
 import torch
