@@ -15,7 +15,7 @@ beginning is meant so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from weakref import ref
 
 import torch
@@ -26,7 +26,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from rangewatch.recording.events import Events
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import is_being_captured, why_unobservable
-from rangewatch.recording.tensor_names import is_wrapped
+from rangewatch.recording.tensor_names import clean_modules, is_wrapped
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 
 LASTING = 8
@@ -79,26 +79,28 @@ class TrainingMode:
         elif in_eval and has_backward:
             self._steps += 1
             if self._steps == LASTING:
-                dropouts, norms = self._idle()
+                dropouts, norms, where = self._idle()
                 if dropouts + norms:
-                    self._emit(dropouts, norms)
+                    self._emit(dropouts, norms, where)
                 else:
                     self._steps = 0
 
-    def _emit(self, dropouts: int, norms: int) -> None:
+    def _emit(self, dropouts: int, norms: int, where: str = "") -> None:
         if self._emitted < MOST_EVENTS:
             self._emitted += 1
-            self._events.add(EvaluationMode(self._steps, dropouts, norms, self._was_trained))
+            self._events.add(EvaluationMode(self._steps, dropouts, norms, self._was_trained, where))
 
-    def _idle(self) -> tuple[int, int]:
-        """Dropouts, and norms with running statistics, where no module at all is in `train()`. Norms that are frozen
-        are meant to be so: those of a backbone below a head that is trained alone.
+    def _idle(self) -> tuple[int, int, str]:
+        """Dropouts, and norms with running statistics, where no module at all is in `train()`, and the part of the
+        model that has all of those that are trained. Norms that are frozen are meant to be so: those of a backbone
+        below a head that is trained alone.
         """
         model = self._model()
         modules = [] if model is None else list(model.modules())
-        if any(each.training for each in modules):
-            return 0, 0
-        return _count(modules)[0], 0 if model is None else len(_norms_of(model, lambda each: each.requires_grad))
+        if model is None or any(each.training for each in modules):
+            return 0, 0, ""
+        norms = _norms_of(model, lambda each: each.requires_grad)
+        return _count(modules)[0], len(norms), _part_of(model, norms)
 
 
 class _Part:
@@ -247,6 +249,18 @@ def _is_frozen(module: nn.Module | None) -> bool:
             return False
         has_parameters = True
     return has_parameters
+
+
+def _part_of(model: nn.Module, norms: Iterable[nn.Module]) -> str:
+    """The innermost module that has all of these, and the dropouts beside what is trained; "": the model itself."""
+    known = {id(each) for each in norms}
+    for each in model.modules():
+        if any(parameter.requires_grad for parameter in each.parameters()):
+            known.update(id(child) for child in each.children() if isinstance(child, _DropoutNd))
+    named = (name for name, each in clean_modules(model).items() if id(each) in known)
+    paths = [name.split(".")[:-1] for name in islice(named, MOST_NORMS)]
+    same = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    return ".".join(parts[0] for parts in same)
 
 
 def _norms_of(model: nn.Module, is_trained: Callable[[nn.Parameter], bool]) -> list[_NormBase]:

@@ -337,7 +337,8 @@ class SampledWeights(Details, frozen=True):
 class EvaluationMode(Details, frozen=True):
     """The model was trained in `eval()`, all of it, in `steps` steps in a row up to this one; 0: it is in `train()`
     again. `dropouts`, `norms`: modules of it that drop out elements, and that keep running statistics. `was_trained`:
-    there were steps in `train()` before. The newest one stands.
+    there were steps in `train()` before. `where`: the part of it that has all of these which are trained, "" the model
+    itself. The newest one stands.
     """
 
     KIND = "evaluation_mode"
@@ -345,6 +346,7 @@ class EvaluationMode(Details, frozen=True):
     dropouts: Whole = 0
     norms: Whole = 0
     was_trained: bool = False
+    where: str = ""
 
 
 class FrozenInTrain(Details, frozen=True):

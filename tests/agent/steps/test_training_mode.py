@@ -37,7 +37,20 @@ def left(model: nn.Module, step: int) -> None:
 
 def test_a_model_that_is_left_in_eval(ingest: IngestDouble) -> None:
     ((step, data),) = train(ingest, left)
-    assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True})
+    assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True, "where": ""})
+
+
+def test_the_part_that_is_trained_is_named(ingest: IngestDouble) -> None:
+    """Its body is in eval() by plan."""
+    body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.1)).requires_grad_(False)
+    head = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+
+    def mode(model: nn.Module, step: int) -> None:
+        model[0].eval()
+        left(model, step)
+
+    ((_, data),) = train(ingest, mode, nn.Sequential(body, nn.ModuleDict({"head": head})["head"]))
+    assert (data["norms"], data["where"]) == (1, "1")
 
 
 def test_a_head_that_is_trained_alone_is_meant(ingest: IngestDouble) -> None:

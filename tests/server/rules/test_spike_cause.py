@@ -623,3 +623,16 @@ def test_that_of_another_output_of_the_model(recording: Recording) -> None:
     )
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert cause(finding) == "regularization" and "computed from the output of the model," in finding.remedy[0].text
+
+
+def test_a_weight_that_was_changed_is_no_term(recording: Recording) -> None:
+    """It raises the gradients before it, and what its module gives."""
+    layers = [
+        tensor("head", call_index=0),
+        *(tensor(n, "grad_output", at + 1, dtype="float32") for at, n in enumerate(OUTPUTS)),
+    ]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[0, AT:], amax[3:, AT:] = 50.0, 20.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) != "regularization"

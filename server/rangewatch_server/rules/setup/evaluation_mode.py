@@ -182,12 +182,13 @@ def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> F
     )  # fmt: skip
     return Finding(
         severity="info" if back is not None or not (known.was_trained or known.norms) else "",
-        rank=rank, step=since, subject="evaluation",
+        rank=rank, step=since, subject="evaluation", tensor=known.where or None,
         summary=f"{place(since, rank)}: the model is trained in evaluation mode: {' and '.join(idle)}{until}.",
         evidence=(
             f"In {known.steps} steps in a row, up to step {seen}, each forward with gradients was made in eval(), a "
             "backward followed, and no module of the model was in train().",
             before,
+            *([f"All of them that are trained are in {known.where}."] if known.where else []),
             "Cause (shown): model.eval() without model.train() after it. Against that: it may be meant, to leave "
             "dropout "
             "out; single modules in eval(), such as frozen batch norms, are not reported.",
@@ -204,6 +205,7 @@ def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> F
         facts={
             "since_step": since, "seen_step": seen, "dropouts": known.dropouts, "norms": known.norms,
             "back_step": back, "is_over": back is not None, "cause_class": "eval",
+            **({"where": known.where} if known.where else {}),
         },
     )  # fmt: skip
 

@@ -84,7 +84,8 @@ def explained(
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = of_begun_anew(evidence, name, step, usual)
     restored, calls = [] if anew else of_restored(evidence, step), of_calls(evidence, name, step, gradients, outputs)
-    term = raised_term(evidence, step, HISTORY)
+    # Where a weight was changed outputs rise, and gradients before it.
+    term = None if outputs else raised_term(evidence, step, HISTORY)
     every = [
         *anew, *written, *restored, *calls, *([] if term is None else [term.candidate]),
         *of_update(evidence, step, gradients, has_rate=rate is not None),

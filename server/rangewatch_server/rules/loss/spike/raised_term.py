@@ -20,6 +20,9 @@ from rangewatch_server.rules.recent import Array, tensors_of
 
 CAUSE = "regularization"
 
+LESS_THAN_SHOWN = 0.84
+"""It is not shown: no term of a loss is recorded by itself."""
+
 LEAST_BITS = 3.0
 """By which a gradient must have risen at that very step."""
 
@@ -57,7 +60,8 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
             "rows or targets do to a loss does. It is a term of the loss that is computed from that output: a "
             "penalty, a balance, or a loss of its own."
         )
-        return RaisedTerm(Candidate(CAUSE, 0.88, (text,)), entry)
+        against = ("whether a weight behind it was changed, which raises the gradients before it as well.",)
+        return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,), against), entry)
     of_weights = _rises(evidence, tensors_of(evidence, "grad"), step, history)
     raised = sorted(
         (each for each in of_weights if of_weights[each] >= LEAST_BITS), key=lambda each: int(position[each])
@@ -70,7 +74,7 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
         "and that of no output did: it is a term of the loss that is computed from the weights themselves, as a "
         "penalty on their size is."
     )
-    return RaisedTerm(Candidate(CAUSE, 0.88, (text,)), entries[raised[0]])
+    return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,)), entries[raised[0]])
 
 
 def _rises(evidence: Evidence, tensors: Array, step: int, history: int) -> dict[int, float]:
