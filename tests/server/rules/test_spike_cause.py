@@ -636,3 +636,16 @@ def test_a_weight_that_was_changed_is_no_term(recording: Recording) -> None:
     recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert cause(finding) != "regularization"
+
+
+@pytest.mark.parametrize(
+    ("idle", "name", "expected"), [((1, 3), "experts", True), ((), "experts", False), ((1, 3), "layers", False)]
+)
+def test_experts_that_no_row_reaches_any_more(recording: Recording, idle: Any, name: str, expected: bool) -> None:
+    layers = [tensor(f"{name}.{each}.weight", "grad", each, dtype="float32") for each in range(4)]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (4, STEPS))
+    amax[list(idle), AT:] = 0.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding) == "dead_units") == expected
+    assert not expected or (finding.tensor, "router" in finding.remedy[0].text) == ("experts.1.weight", True)

@@ -45,6 +45,18 @@ def idle_experts(evidence: Evidence) -> list[Idle]:
         return []
     entries = evidence.tensors.entries
     recorded = {entries[each].fqn: each for each in tensors_of(evidence, "grad").tolist()}
+    amax = evidence.window(("amax",)).columns["amax"]
+    idle: list[Idle | None] = []
+    for fqn, experts in expert_lists(evidence).items():
+        idle.append(_idle(fqn, experts, recorded, amax))
+    return [each for each in idle if each is not None]
+
+
+def expert_lists(evidence: Evidence) -> dict[str, dict[int, list[str]]]:
+    """Name of each list that looks like one of experts -> number in it -> parameters, in call order: it is called so,
+    or lies beside a router of as many."""
+    entries = evidence.tensors.entries
+    recorded = {entries[each].fqn: each for each in tensors_of(evidence, "grad").tolist()}
     unreached = [fqn for _, known in evidence.details(Optimizers)[-1:] for fqn in known.unreached]
     lists = _lists([*recorded, *(fqn for fqn in unreached if fqn not in recorded)])
     routers = {
@@ -52,13 +64,12 @@ def idle_experts(evidence: Evidence) -> list[Idle]:
         for fqn, each in recorded.items()
         if entries[each].shape and _ROUTER.search(fqn.rpartition(".")[0].rpartition(".")[2])
     }
-    amax = evidence.window(("amax",)).columns["amax"]
-    idle: list[Idle | None] = []
-    for fqn, experts in lists.items():
-        is_routed = (fqn.rpartition(".")[0], len(experts)) in routers
-        if len(experts) >= FEWEST and (is_routed or _EXPERTS.search(fqn.rpartition(".")[2])):
-            idle.append(_idle(fqn, experts, recorded, amax))
-    return [each for each in idle if each is not None]
+    return {
+        fqn: experts
+        for fqn, experts in lists.items()
+        if len(experts) >= FEWEST
+        and ((fqn.rpartition(".")[0], len(experts)) in routers or _EXPERTS.search(fqn.rpartition(".")[2]))
+    }
 
 
 def _lists(names: list[str]) -> dict[str, dict[int, list[str]]]:

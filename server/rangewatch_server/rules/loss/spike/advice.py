@@ -15,7 +15,8 @@ NAMES = {
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
     "clip": "gradients that were no longer clipped", "mask": "a mask that changed",
-    "no_gradient": "how the loss is computed", "regularization": "a term of the loss that was raised",
+    "no_gradient": "how the loss is computed", "dead_units": "experts that no row reaches any more",
+    "regularization": "a term of the loss that was raised",
     "backward_arithmetic": "arithmetic of the backward",
 }  # fmt: skip
 
@@ -42,6 +43,7 @@ TESTS = {
     "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True).",
     "no_gradient": "Print each step of the loss's own computation for one batch, in its dtype and in float32.",
     "regularization": "Log each term of the loss by itself: the one that rose at that step is it.",
+    "dead_units": "Count the rows that each expert is given, in the steps before it and since.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
@@ -179,6 +181,13 @@ def remedies(
             "overlap = (prediction.float() * target.float()).sum()  # and not .half()",
             because,
         )
+    elif cause == "dead_units":
+        yield Remedy(
+            f"Look at what gives rows to experts at step {step}: the router's weights and bias, its balance, or the "
+            "rule (a hash, a number) by which rows are shared out: some experts get none since then, others theirs.",
+            "", because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
     elif cause == "regularization":
         where = "the weights" if place is None or place.kind == "grad" else f"the output of {place.fqn or 'the model'}"
         yield Remedy(

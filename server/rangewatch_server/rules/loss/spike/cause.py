@@ -23,6 +23,7 @@ from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, 
 from rangewatch_server.rules.loss.spike.batch import of_data, of_factor, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
+from rangewatch_server.rules.loss.spike.idle_experts import idle_since
 from rangewatch_server.rules.loss.spike.raised_term import raised_term
 from rangewatch_server.rules.loss.spike.weights import (
     of_begun_anew,
@@ -86,8 +87,9 @@ def explained(
     restored, calls = [] if anew else of_restored(evidence, step), of_calls(evidence, name, step, gradients, outputs)
     # Where a weight was changed outputs rise, and gradients before it.
     term = None if outputs else raised_term(evidence, step, HISTORY)
+    idle = idle_since(evidence, step)
     every = [
-        *anew, *written, *restored, *calls, *([] if term is None else [term.candidate]),
+        *anew, *written, *restored, *calls, *(each.candidate for each in (term, idle) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
@@ -109,8 +111,8 @@ def explained(
     first = order[0] if order else Candidate("", 0.0)
     is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
-    if term is not None and first.cause == term.candidate.cause:
-        place = term.entry
+    for each in (term, idle):
+        place = each.entry if each is not None and first.cause == each.candidate.cause else place
     sentences = [
         *verdict(
             order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls
