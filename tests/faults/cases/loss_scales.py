@@ -56,12 +56,12 @@ def loss_scale_is_driven(job: Job) -> None:
     with_gradient(job, lambda step: 1.0, 280, scaler(2.0**16, 2))
 
 
-@fault("gradient_underflow", rank=None, words=("loss is not scaled",))
+@fault("gradient_underflow", words=("loss is not scaled",))
 def fp16_without_a_scaler_underflows(job: Job) -> None:
     with_gradient(job, lambda step: 1e-6, 120, None)
 
 
-@fault("gradient_underflow", rank=None, words=("The loss scale is 1",))
+@fault("gradient_underflow", words=("The loss scale is 1",))
 def fp16_with_a_fixed_scale_that_is_too_low(job: Job) -> None:
     with_gradient(job, lambda step: 1e-6, 120, scaler(1.0, 10**9))
 

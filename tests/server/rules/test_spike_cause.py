@@ -649,3 +649,13 @@ def test_experts_that_no_row_reaches_any_more(recording: Recording, idle: Any, n
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert (cause(finding) == "dead_units") == expected
     assert not expected or (finding.tensor, "router" in finding.remedy[0].text) == ("experts.1.weight", True)
+
+
+def test_gradients_that_rise_alone_are_of_no_term(recording: Recording) -> None:
+    """A backward that multiplies: the loss is as usual in that step, and jumps by what the update does."""
+    layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(OUTPUTS)] + OUTPUTS_OF
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[2:, AT - 1 :] *= 200.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(exploding_gradient.RULE).findings
+    assert cause(finding) != "regularization"

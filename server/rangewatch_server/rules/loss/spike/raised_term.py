@@ -14,6 +14,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.nonfinite.causes import Candidate
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import Array, tensors_of
@@ -38,7 +39,10 @@ class RaisedTerm(msgspec.Struct, frozen=True):
 
 
 def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | None:
-    """Of a jump at `step`; `history`: steps before it that show what is usual."""
+    """Of a jump at `step`; `history`: steps before it that show what is usual. A term that rises makes the loss rise:
+    gradients that do so alone are the backward's."""
+    if not _loss_rose(evidence, step, history):
+        return None
     of_outputs = _rises(evidence, tensors_of(evidence, "grad_output"), step, history)
     entries, position = evidence.tensors.entries, evidence.tensors.position
     if len(of_outputs) < 2:
@@ -75,6 +79,14 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
         "penalty on their size is."
     )
     return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,)), entries[raised[0]])
+
+
+def _loss_rose(evidence: Evidence, step: int, history: int) -> bool:
+    """At that very step, to above all that it was in the steps before."""
+    name, low = loss_name(evidence), max(evidence.start, step - history)
+    values = np.zeros(0) if name is None else evidence.series(name, low, step + 1)
+    before = values[:-1][np.isfinite(values[:-1])]
+    return bool(len(before)) and bool(values[-1] > before.max())
 
 
 def _rises(evidence: Evidence, tensors: Array, step: int, history: int) -> dict[int, float]:
