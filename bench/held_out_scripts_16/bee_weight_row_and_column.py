@@ -1,6 +1,6 @@
 """A convolutional net that tells the weight of a hive from a day of sound levels. FAULT from step 0 on: the head gives a column (n, 1), the targets are a row
 (n,), and the squared difference, written by hand, is broadcast to (n, n): each prediction is compared with all targets, and the net learns the mean.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.90 at step 0, 0.76 to 1.29 to the end (the variance of the targets is 1); row by row it is the same; with [:, 0] it is 0.010.
 Cause: forward_arithmetic or data (the shapes of loss and target). Step: 0, or any later one (it never gets better than the mean). Right: shape / broadcast /
 squeeze / target. Wrong: GradScaler, mask, dead units."""
 EXPECT = {"cause": ["forward_arithmetic", "data", ""], "step": [0, 239], "place": None, "rank": 0,

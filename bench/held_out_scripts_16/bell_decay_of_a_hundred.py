@@ -1,6 +1,6 @@
 """A net that tells a bell's pitch and size from its partials, in two phases. FAULT from step 100 on: the second phase sets the weight_decay of AdamW in per
 cent, 100 where 1.00 was meant; with a rate of 2e-3 each step takes a fifth of each weight away, and the net dies down.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.82 to 0.023 at step 99, 0.31 at step 101, 0.78 at step 105, 0.85 at the end; the norm of the first weight 6.3 to 5.0 at step 100 and 8e-6.
 Cause: regularization (weight decay) or optimizer. Step: 100. Right: weight decay / decay / shrink / norm of the weights / regularisation. Wrong: GradScaler,
 mask, bfloat16."""
 EXPECT = {"cause": ["regularization", "optimizer", "weight"], "step": [99, 115], "place": None, "rank": 0,

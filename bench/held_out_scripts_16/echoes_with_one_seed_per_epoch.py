@@ -1,6 +1,6 @@
 """A net that takes echoes out of clicks; the clicks and the echoes are simulated as they're needed, so that no two are alike. FAULT from step 12 on: for the
 sake of repeatable epochs torch.manual_seed(7) stands at the top of the epoch of 12 batches, and each epoch draws the same 12 batches of 8.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.132 to 0.029 at step 59 and 0.008 at the end, held out 0.140 to 0.078 (it stands from step 119 on); without the line 0.065 and 0.055.
 Cause: data (the same batches again). Step: 12, or later, as the two losses part. Right: seed / same batch / repeated / overfit / validation / memoris.
 Wrong: GradScaler, mask, lower the learning rate."""
 EXPECT = {"cause": ["data", "regularization"], "step": [11, 239], "place": None, "rank": 0,

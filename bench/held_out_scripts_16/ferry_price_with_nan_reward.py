@@ -1,6 +1,6 @@
 """A policy (REINFORCE with a learnt baseline) that sets the price of a ferry from weather and season; the reward is the profit per passenger. FAULT at step 105:
 a storm day has no passenger at all, and the profit per passenger of that day is 0 / 0: one NaN among 64 rewards.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.68 to about 0 and the mean reward 0.60 to 1.00 at step 104, NaN at step 105 and to the end.
 Cause: data (the reward). Step: 105. Right: reward / NaN / input / target / batch / division. Wrong: lower the learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["data"], "step": [104, 106], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

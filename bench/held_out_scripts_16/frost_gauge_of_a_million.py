@@ -1,6 +1,6 @@
 """A net with residual blocks and layer norm that forecasts frost from eleven gauges. FAULT from step 95 on: a second network of gauges joins, which writes 1e6
 where a value is missing; 3 of 100 values are such, nobody takes them out, and a row with one says nothing after the layer norm but "a million".
-Without Rangewatch: @@
+Without Rangewatch: loss 0.68 to 0.05 to 0.11 at steps 93 and 94, 0.42 at step 95, 0.38 at step 96, 0.20 to 0.31 to the end.
 Cause: data. Step: 95. Right: input / data / missing / outlier / range / batch. Wrong: GradScaler, mask, lower the learning rate."""
 EXPECT = {"cause": ["data"], "step": [94, 100], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"],

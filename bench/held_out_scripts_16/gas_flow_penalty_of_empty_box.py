@@ -1,6 +1,6 @@
 """A net over sets of particles that gives the energy of a box of gas, with a penalty: the norm of the force, the gradient of the energy by the places, is held near
 1, and the norm is (g ** 2).sum().sqrt() by hand. FAULT at step 125: a box without a single particle comes; its force is 0 and the slope of the root there is inf.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.99 to 0.28 at step 124, 0.34 at step 125 (the smallest norm is 0.0), NaN from step 126 on.
 Cause: backward_arithmetic (or the empty box in the data). Step: 125. Right: sqrt / norm / zero / gradient / epsilon / backward. Wrong: lower the learning rate,
 GradScaler, attention mask."""
 EXPECT = {"cause": ["backward_arithmetic", "data"], "step": [124, 126], "place": None, "rank": 0,

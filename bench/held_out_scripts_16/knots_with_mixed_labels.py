@@ -1,6 +1,6 @@
 """A recurrent net that names the knot from the path of a rope's end. FAULT from step 130 to step 139: the loader of one shard joins paths and names in another
 order, so the names are those of other ropes of the batch; the shard after it is right again.
-Without Rangewatch: @@
+Without Rangewatch: loss 2.08 to 0.026 at step 129, 6.2 at step 130, 5.5 at step 131, 2.2 at step 139, 1.8 at step 140, 0.021 at the end.
 Cause: data. Step: 130. Right: labels / targets / batch / shuffled. Wrong: GradScaler, mask, lower the learning rate."""
 EXPECT = {"cause": ["data"], "step": [129, 134], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"],

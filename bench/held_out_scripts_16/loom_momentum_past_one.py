@@ -1,6 +1,6 @@
 """An autoencoder of woven patterns, trained with SGD whose momentum is warmed up from 0.5 by 0.005 a step. FAULT from step 100 on: nobody put an end to the warm-up;
-the momentum reaches 1.0 at step 100 and goes on to 1.2, the buffer forgets nothing and then grows of itself.
-Without Rangewatch: @@
+the momentum reaches 1.0 at step 100 and goes on, the buffer forgets nothing and then grows of itself.
+Without Rangewatch: loss 0.37 to 0.16 at step 100, 0.17 at step 110, 0.21 at step 120, 0.40 at step 130, 8.8 at step 140, NaN from step 150 on.
 Cause: optimizer (momentum past one), or learning_rate, which it looks like. Step: 90 (the momentum is past 0.95) to 150 (the loss has left the ground).
 Right: momentum / optimizer / buffer / update / diverge. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["optimizer", "learning_rate"], "step": [90, 150], "place": None, "rank": 0,

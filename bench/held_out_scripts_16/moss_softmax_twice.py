@@ -1,6 +1,6 @@
 """A convolutional net that names mosses on small pictures. FAULT from step 0 on: the net ends with a softmax, and cross_entropy takes a softmax again of what are
 already probabilities; with 10 classes the loss can't fall below ln(1 + 9 / e) = 1.46, and the gradient is weak.
-Without Rangewatch: @@
+Without Rangewatch: loss 2.30 to 1.463 at step 60 and 1.461 to the end, though all pictures are named rightly from step 40 on.
 Cause: forward_arithmetic (softmax twice). Step: 0, or later where the loss stands. Place: the softmax at the end, or none. Right: softmax / logits /
 cross_entropy / twice. Wrong: GradScaler, mask, clip."""
 EXPECT = {"cause": ["forward_arithmetic", ""], "step": [0, 219], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """Right: a net for the grade of wool whose base (taken over from another task) is frozen for 100 steps, with no gradient and no update, and is then thawed with a tenth
 of the rate in a group of its own, as the recipe says. A projection of random features is never trained at all.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 1.81 to 1.63 at step 100 with the head alone, 1.27 at step 120, 0.67 at the end."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """Right: a mixture density net that gives the place of a moth as eight bells; the loss is the negative log likelihood of a density, which is far below zero when
 the bells are narrow. Some parts of the mixture are shut by -inf by design (a moth is seen by only some of the traps).
-Without Rangewatch: @@"""
+Without Rangewatch: loss 2.26 to -0.91 at step 20 and -2.52 at the end."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn

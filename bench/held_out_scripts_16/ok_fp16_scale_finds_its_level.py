@@ -1,6 +1,6 @@
 """Right: a net in float16 autocast that tells the age of trees from rings. The GradScaler begins at 2 ** 24, the first steps overflow, are skipped and the scale
 is halved until it fits; every 40 steps it tries twice as much. Nothing is lost.
-Without Rangewatch: @@"""
+Without Rangewatch: the scale falls to 131,072 in 7 steps and rises to 4,194,304; loss 0.32 to 0.0004."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """Right: a recurrent net that adds digits modulo 7, with a curriculum: sums of 2 digits, from step 90 on of 3, from step 170 on of 4. The loss jumps up at each new
 length, as it should, and falls again.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 1.96 to 0.0016 at step 89, 0.41 at step 90, 0.0017 at step 169, 0.040 at step 170, 0.0012 at the end."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,7 @@
 """A net in float16 autocast with a GradScaler that tells the share of six minerals from a spectrum. FAULT from step 90 on: a term for the roughness of the
 shares is switched on, the square root of the product of neighbours; absent minerals have a share of exactly 0 after ReLU, where the slope of the root is
 infinite. Each step has such a gradient, each is skipped, and the scale halves each time.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.27 to 0.016 at step 89, 0.017 to the end; the scale 4096 until step 89, 2048 at step 90, 2 at step 100, 3e-30 at the end.
 Cause: backward_arithmetic (the root at 0) or loss_scale (it falls at each step). Step: 90. Right: sqrt / gradient / inf / NaN / skipped / eps / scale.
 Wrong: lower the learning rate, raise the initial scale, mask."""
 EXPECT = {"cause": ["backward_arithmetic", "loss_scale"], "step": [89, 96], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """A net that forecasts the tide from the hour and the moon; the plain mean of all weights since step 0 is kept for the report. FAULT at step 120: the report
 copies the mean into the model and never puts the trained weights back; the training goes on from the mean, of which half is from the first steps.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.22 to 0.022 at step 119, 0.56 at step 120, 0.75 at step 121, and it takes until step 170 to be back; 0.004 at the end.
 Cause: weight (the weights were overwritten between two steps). Step: 120. Right: weights / average / overwritten / restore / evaluation.
 Wrong: lower the learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["weight"], "step": [119, 122], "place": None, "rank": 0,

@@ -1,7 +1,7 @@
 """A model of a pond (fish, algae, light) that learns the next day's change and is unrolled over 4 days. FAULT at step 130: the roll is over 12 days,
 and ponds in spring swing four times as wide; the cube in the learnt law makes of a great state a greater one each day, and in float32 the activations go past
 3e38 within the roll, each day's exponent three times that of the day before.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.79 to 0.098 at step 129, NaN at step 130 and to the end.
 Cause: forward_arithmetic (the recurrence explodes in float32), or data (the wide swing). Step: 130. Right: overflow / explode / activation / inf / horizon / recurrence / norm.
 Wrong: GradScaler, mask, float16."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [129, 131], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """A net of two hidden layers that grades tea by twelve measures, on a rule that needs products of measures. FAULT at step 0: a recipe for reproducible starts
 sets each weight to 0.05 and each bias to 0; all units of a layer are the same, get the same gradient and stay the same, so that a layer is one unit wide.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.61 to 1.26 at step 80 and 1.23 to 1.33 from there on, the units differ by 0.0; with the usual start it is 0.27 to 0.38 at the end.
 Cause: weight (the start is symmetric). Step: 0, or later where the loss stands. Right: initialisation / same / constant / symmetric / identical.
 Wrong: GradScaler, mask, clip."""
 EXPECT = {"cause": ["weight"], "step": [0, 239], "place": None, "rank": 0,
