@@ -1,5 +1,6 @@
 """A net that corrects the colours of scanned slides. It is stopped and resumed at step 80. FAULT from step 80 on: the resumed loop calls scheduler.step(),
-which was meant for the end of an epoch of 40 batches (gamma 0.7), after each batch; at step 100 the rate is less than a thousandth of what it was, and the net stands still.
+which was meant for the end of an epoch of 40 batches (gamma 0.7), after each batch; at step 100 the rate is less than a thousandth of what it
+was, and the net stands still.
 Without Rangewatch: loss 0.40 to 0.020 at step 80, then 0.019 to 0.025 to the end, with a rate of 2.7e-7 at step 100 and 8e-29 at the end; with the step
 at the end of each epoch it is 0.013 at the end.
 Cause: learning_rate. Step: 80 to 239. Right: scheduler / learning rate / decay / too small. Wrong: GradScaler, mask, NaN."""
