@@ -34,7 +34,7 @@ KEPT_STEPS = 32
 """Updates in a row by gradients that were not zeroed before that are reported: nobody means to sum so many."""
 
 
-DECAYED, DECOUPLED = 0.5, ("SGD", "AdamW")
+DECAYED, DECOUPLED = 0.1, ("SGD", "AdamW")
 """Part of each weight that the decay takes with one update, from which on it is reported; and torch's optimizers that
 take the learning rate times the decay of a weight."""
 

@@ -171,15 +171,24 @@ def test_what_the_groups_are_set_to(ingest: IngestDouble) -> None:
     assert (known.initial_lr, known.weight_decay) == (0.1, 0.02)
 
 
-@pytest.mark.parametrize(("kind", "part"), [(torch.optim.SGD, 2.0), (torch.optim.AdamW, 2.0), (torch.optim.Adam, 0.0)])
-def test_a_decay_that_takes_most_of_each_weight(ingest: IngestDouble, kind: Any, part: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "decay", "part"),
+    [
+        (torch.optim.SGD, 20.0, 2.0),
+        (torch.optim.AdamW, 20.0, 2.0),
+        (torch.optim.AdamW, 1.0, 0.1),
+        (torch.optim.AdamW, 0.5, 0.0),
+        (torch.optim.Adam, 20.0, 0.0),
+    ],
+)
+def test_a_decay_that_takes_much_of_each_weight(ingest: IngestDouble, kind: Any, decay: float, part: float) -> None:
     """It is set in the middle, and seen in that very step; Adam's own is a part of the gradient."""
     model = nn.Linear(2, 2)
     optimizer = kind([{"params": [model.bias]}, {"params": [model.weight]}], lr=0.1, weight_decay=0.01)
     with rangewatch.attach(model, optimizer, url=ingest.url):
         for step in range(40):
             if step == 21:
-                optimizer.param_groups[1]["weight_decay"] = 20.0
+                optimizer.param_groups[1]["weight_decay"] = decay
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()

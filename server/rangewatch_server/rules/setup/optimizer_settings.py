@@ -56,10 +56,15 @@ def _runaway(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Findi
     )  # fmt: skip
 
 
+HALF = 0.5
+"""Part of a weight of which little is left after a few updates more."""
+
+
 def _decayed(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
     rank, part = only_rank(evidence), known.decay_part
     newest = [each for _, each in evidence.details(Optimizers)][-1]
-    what = "turns each weight over" if part > 1 else "leaves hardly anything of each weight"
+    what = "takes a large part of each weight" if part < HALF else "leaves hardly anything of each weight"
+    what = "turns each weight over" if part > 1 else what
     of = f" of the parameter group of {known.decay_of}" if known.decay_of else ""
     return Finding(
         severity="" if newest.decay_part else "info", rank=rank, step=event.step, subject="decay",
@@ -114,7 +119,7 @@ RULE = Rule(
     severity="warning",
     explanation="A momentum of 1 or more keeps all that was ever added, so that updates grow by themselves; Adam's "
     "betas in the wrong order make a slow direction of a short-lived scale; a learning rate times weight decay of a "
-    "half or more leaves little of the weights, and turns them over above 1. Nothing fails at once: the loss swings, "
+    "tenth or more leaves little of the weights, and turns them over above 1. Nothing fails at once: the loss swings, "
     "or climbs after hundreds of steps. Read from the parameter groups on the host.",
     check=check,
     explains=(
