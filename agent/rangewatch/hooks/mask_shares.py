@@ -139,6 +139,8 @@ class MaskShares(StepReader, InputListener):
         if is_on_device and self._step % ON_DEVICE:
             return None
         part = sampled(_one_of_alike(mask.detach()))
+        if part is not None and not is_on_device and shares is _of_ones and _is_of_tokens(part):
+            return None
         share: Tensor | None = None if part is None else shares(part)
         if share is None or is_on_device:
             return share
@@ -152,6 +154,11 @@ def _one_of_alike(mask: Tensor) -> Tensor:
         if mask.stride(dim) == 0 and mask.shape[dim] > 1:
             mask = mask.select(dim, 0)
     return mask
+
+
+def _is_of_tokens(part: Tensor) -> bool:
+    """Whether a few elements show that it is no mask, in host memory: all of them cost six times as much."""
+    return part.dtype is not torch.bool and int((part.select(0, 0) if part.dim() else part).max()) > 1
 
 
 def _of_ones(part: Tensor) -> Tensor:

@@ -82,8 +82,18 @@ def test_of_a_module_of_torch_whose_mask_is_turned_around(ingest: IngestDouble, 
         ((torch.arange(32).view(4, 8),), set[float]()),
         ((torch.tensor([0, 1, 1, 0]),), set[float]()),
         ((LEFT.long(), ~LEFT), {1 - SHARE}),
+        ((torch.ones(1, 1, dtype=torch.int64).expand(4, 8),), {1.0}),
+        ((torch.zeros(0, 8, dtype=torch.int64),), set[float]()),
     ],
-    ids=["booleans", "whole numbers behind tokens", "tokens alone", "classes of rows", "booleans first"],
+    ids=[
+        "booleans",
+        "whole numbers behind tokens",
+        "tokens alone",
+        "classes of rows",
+        "booleans first",
+        "one",
+        "no rows",
+    ],
 )
 def test_of_what_the_model_is_given(ingest: IngestDouble, given: tuple[Tensor, ...], share: set[float]) -> None:
     assert shares(ingest, Attends(), "mask_share", *given) == share
