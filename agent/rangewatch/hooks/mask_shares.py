@@ -2,8 +2,9 @@
 
 A mask that is turned around, or left out, makes no value large and none NaN: only the loss shows it. So of the step's
 first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
-or 1), as the share of its elements that are 1; and of the step's first attention by torch's own functions the share of
-places that its mask lets be read, 1 where it has none.
+or 1), as the share of its elements that are 1; and of the step's first `scaled_dot_product_attention` the share of
+places that its mask lets be read, 1 where it has none. Torch's Transformer layers call that; `nn.MultiheadAttention`
+does with `need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from rangewatch.core.guard import Guard
 from rangewatch.hooks.attention_logits import SDPA
-from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module
+from rangewatch.hooks.watched_function import Read, calling_module
 from rangewatch.recording.input_scale import ON_DEVICE, sampled
 from rangewatch.recording.level import TimedHook
 from rangewatch.recording.logged_values import LoggedValues
@@ -51,8 +52,6 @@ _CAUSAL = 0.5
 
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
-MULTI_HEAD = WatchedFunction("torch.nn.functional", "multi_head_attention_forward", lambda *_: None)
-
 _graph_task_id = torch._C._current_graph_task_id
 
 
@@ -66,17 +65,12 @@ class MaskShares(StepReader, InputListener):
         self._observer, self._values, self._of_inputs, self._fqns = observer, values, of_inputs, fqns
         self._step = 0
         self._has_attended = True
-        self._listeners = [
-            (SDPA, TimedHook(guard, "masks", self._of_sdpa, observer.cost)),
-            (MULTI_HEAD, TimedHook(guard, "masks", self._of_multi_head, observer.cost)),
-        ]
-        for function, listener in self._listeners:
-            function.listen(listener)
+        self.listener = TimedHook(guard, "masks", self._attended, observer.cost)
+        SDPA.listen(self.listener)
 
     def remove(self) -> None:
         """Listen no more."""
-        for function, listener in self._listeners:
-            function.forget(listener)
+        SDPA.forget(self.listener)
 
     def begin_step(self, step: int) -> None:
         """`step` is open: look at its first forward, and at its first attention."""
@@ -96,35 +90,24 @@ class MaskShares(StepReader, InputListener):
             if not isinstance(its, Tensor):
                 share = its if share is None else share
             else:  # whether it is one is not known here
-                share = torch.where(share.isnan(), its, share) if isinstance(share, Tensor) else its
+                is_second = isinstance(share, Tensor) and share.device == its.device
+                share = torch.where(share.isnan(), its, share) if is_second and isinstance(share, Tensor) else its
             if isinstance(share, float) or each.dtype is torch.bool:
                 break
         if share is not None:
             self._values.record(GIVEN, self._step, share)
 
-    def _of_sdpa(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
-        if self._is_first(frame):
-            given: dict[str, Any] = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
-            self._attended(given.get("attn_mask"), _of_read, _CAUSAL if given.get("is_causal") else 1.0)
-
-    def _of_multi_head(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
-        """Both masks come by name, as `nn.MultiheadAttention` gives them."""
-        if self._is_first(frame):
-            padding = kwargs.get("key_padding_mask")
-            self._attended(kwargs.get("attn_mask") if padding is None else padding, _of_left, 1.0)
-
-    def _is_first(self, frame: FrameType) -> bool:
-        """Whether it is the model's first attention of a step in training."""
+    def _attended(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
         observer = self._observer
         if self._has_attended or not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
-            return False
+            return
         found = calling_module(frame, self._fqns)
-        self._has_attended = found is not None and found[0].training and torch.is_grad_enabled()
-        return self._has_attended
-
-    def _attended(self, mask: Any, shares: Callable[[Tensor], Tensor], without: float) -> None:
-        """`without`: where there is no mask."""
-        share = self._share(mask, shares) if isinstance(mask, Tensor) else without
+        if found is None or not (found[0].training and torch.is_grad_enabled()):
+            return
+        self._has_attended = True
+        given: dict[str, Any] = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
+        mask, without = given.get("attn_mask"), _CAUSAL if given.get("is_causal") else 1.0
+        share = self._share(mask, _of_read) if isinstance(mask, Tensor) else without
         if share is not None:
             self._values.record(ATTENDED, self._step, share)
 
@@ -171,7 +154,3 @@ def _of_ones(part: Tensor) -> Tensor:
 
 def _of_read(part: Tensor) -> Tensor:
     return (part if part.dtype is torch.bool else part > MASKED).float().mean()
-
-
-def _of_left(part: Tensor) -> Tensor:
-    return (~part if part.dtype is torch.bool else part > MASKED).float().mean()

@@ -67,11 +67,19 @@ def test_of_a_causal_one(ingest: IngestDouble) -> None:
     assert shares(ingest, Attends(), "attention_share", is_causal=True) == {0.5}
 
 
-@pytest.mark.parametrize("weights", [True, False])
-def test_of_a_module_of_torch_whose_mask_is_turned_around(ingest: IngestDouble, weights: bool) -> None:
-    """True leaves out there. Without weights it calls the other function inside, which is not counted twice."""
+def test_of_a_module_of_torch_whose_mask_is_turned_around(ingest: IngestDouble) -> None:
+    """True leaves out there."""
     model = Attends(by_module=True)
-    assert shares(ingest, model, "attention_share", key_padding_mask=~LEFT, need_weights=weights) == {SHARE}
+    assert shares(ingest, model, "attention_share", key_padding_mask=~LEFT, need_weights=False) == {SHARE}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_torchscript_compiles_attention_all_the_same(ingest: IngestDouble) -> None:
+    model = Attends()
+    with rangewatch.attach(model, torch.optim.SGD(model.parameters(), 0.1), url=ingest.url, run="masks"):
+        scripted = torch.jit.script(nn.MultiheadAttention(WIDTH, 2, batch_first=True))
+        x = torch.randn(ROWS, PLACES, WIDTH)
+        assert scripted(x, x, x)[0].shape == x.shape
 
 
 @pytest.mark.parametrize(
