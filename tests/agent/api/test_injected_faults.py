@@ -56,7 +56,7 @@ def test_a_fault_in_each_guarded_place(ingest: IngestDouble) -> None:
     }
     # Not those that end the agent, or run only where something is found that this training does not have.
     untold = {"", "a cast", "a collective failed", "a model was wrapped in DDP", "a module was added",
-              "a parameter was added", "a scaled product", "attention logits", "call past a wrapper",
+              "a parameter was added", "a scaled product", "attention logits", "masks", "call past a wrapper",
               "clipping", "data_wait", "detach", "finish", "grad at the end of the backward", "loaded state",
               "rangewatch-ddp", "rangewatch-disks", "sender", "start", "watcher"}  # fmt: skip
     assert set(found) - reported <= untold, sorted(set(found) - reported - untold)
