@@ -29,6 +29,11 @@ def the(entry: TensorEntry) -> str:
     return _KINDS[entry.kind].format(name if entry.index == 0 else f"{name} (number {entry.index})")
 
 
+def capital(text: str) -> str:
+    """As a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
 def place(step: int, rank: int | None) -> str:
     """How a summary begins."""
     return f"Step {step}" if rank is None else f"Step {step}, rank {rank}"

@@ -71,9 +71,10 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     since = first + int(above[-1]) + 1 if len(above) else first
     last = min(stop - 1, (start // size + int(at[-1])) * size + size - 1)
     # A loop that sets the rate itself may begin with another in its first step.
-    is_even = _has_even_falls(evidence, start, since)
-    lasting = max(LASTING, limits["of_run"] * (last - start)) / (2 if is_even else 1)
-    if since - start < FEWEST or last - since < lasting:
+    lasting = max(LASTING, limits["of_run"] * (last - start))
+    if since - start < FEWEST or last - since < lasting / 2:
+        return
+    if last - since < lasting and not _has_even_falls(evidence, start, since):
         return
     now = float(highest[at[-1]])
     half = at[at >= (since + (last - since) // 2 - start // size * size) // size]

@@ -17,7 +17,7 @@ from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, Optimizers,
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import INPUTS, RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS
@@ -633,8 +633,8 @@ def _jump(case: Case) -> Iterator[Candidate]:
             return
 
 
-WHOLE, INPUTS = 4_096, ("input_rms", "input_rms_1", "input_rms_2")
-"""Elements of an input up to which all are read for its size, and the series of the sizes."""
+WHOLE = 4_096
+"""Elements of an input up to which all are read for its size."""
 
 
 def _is_given_as_usual(case: Case) -> bool:

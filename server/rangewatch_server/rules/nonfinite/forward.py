@@ -10,7 +10,7 @@ from msgspec import UNSET
 from rangewatch.wire.events import TensorDetails
 from rangewatch_server.rules.nonfinite.case import LINEAR, Case
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, limit_text, name_of, range_text
-from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.trend import Growth
 
 NEAR_LIMIT_BITS = 4.0
@@ -130,7 +130,7 @@ def sentences(case: Case) -> Iterator[str]:
             yield masked_rows_text(each)
     if (mask := case.mask_before) is not None:
         text = mask_before_text(case, mask)
-        yield text[0].upper() + text[1:]
+        yield capital(text)
     if case.weights:
         largest = max(case.weights, key=lambda each: each.amax)
         yield f"Its weights were finite, the largest magnitude {largest.amax:.3g} in {largest.name}."

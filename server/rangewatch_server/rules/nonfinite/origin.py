@@ -19,6 +19,7 @@ from rangewatch_server.rules.nonfinite.optimizer import (
     was_given_zeros,
 )
 from rangewatch_server.rules.nonfinite.tensor_phrases import counts, name_of, range_text
+from rangewatch_server.rules.phrases import capital
 from rangewatch_server.rules.replicas.along_axes import mesh_of
 
 
@@ -139,7 +140,7 @@ def _between(case: Case, name: str) -> Origin:
     reported += [forward.masked_rows_text(each) for each in masked]
     if mask is not None and not masked:
         text = forward.mask_before_text(case, mask)
-        reported.append(text[0].upper() + text[1:])
+        reported.append(capital(text))
     return Origin("between", parent, tuple(reported), "masked" if masked or mask is not None else "")
 
 

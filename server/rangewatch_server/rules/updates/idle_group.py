@@ -19,16 +19,14 @@ EACH = 2
 
 def idle_group(evidence: Evidence) -> Iterator[Finding]:
     """Of the first group of which all readings are 0, where gradients are computed for it all the same."""
-    start, stop, readings = evidence.start, evidence.whole_stop, list[tuple[int, dict[str, float]]]()
-    count = 1
-    while start + count - 1 < stop:
-        known = group_rates(evidence, start + count - 1)
-        if known:
-            readings.append((start + count - 1, known))
-        count *= EACH
-    if not readings or readings[-1][0] - start < LASTING - 1:
+    start, count = evidence.start, evidence.whole_stop - evidence.start
+    if count < LASTING or 0 not in group_rates(evidence, start).values():
         return
+    steps = [start + EACH**each - 1 for each in range(count.bit_length())]
+    readings = [(step, known) for step in steps if (known := group_rates(evidence, step))]
     last, newest = readings[-1]
+    if last - start < LASTING - 1:
+        return
     names = [each for each in newest if all(known.get(each) == 0 for _, known in readings)]
     if not names or not any(newest.values()) or not (each := _pushed(evidence, names[0])):
         return

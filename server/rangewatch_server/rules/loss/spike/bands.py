@@ -10,7 +10,7 @@ import numpy as np
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY
-from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.recent import MOST_RANKS, Array, tensors_of
 from rangewatch_server.rules.trend import MAD
 
@@ -138,5 +138,4 @@ def stays(evidence: Evidence, riser: Riser) -> bool:
 
 
 def name_of(evidence: Evidence, riser: Riser) -> str:
-    text = the(evidence.tensors.entries[riser.tensor])
-    return f"{text[0].upper()}{text[1:]}"
+    return capital(the(evidence.tensors.entries[riser.tensor]))

@@ -79,7 +79,7 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
             rest = "nothing is masked any more" if now >= ALL else "all is masked"
             yield Candidate("mask", 0.93, (f"From that very step on {rest}: {what} {was}.",))
         else:
-            yield Candidate("mask", 0.6, (f"A mask is another: {what} {was}.",))
+            yield Candidate("mask", 0.6, (f"A mask changed: {what} {was}.",))
         return
 
 

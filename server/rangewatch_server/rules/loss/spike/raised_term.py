@@ -16,7 +16,7 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.nonfinite.causes import Candidate
-from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.recent import Array, tensors_of
 
 CAUSE = "regularization"
@@ -59,7 +59,7 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
         if not behind or max(behind) > STILL_BITS:
             return None
         text = (
-            f"{_capital(the(entry))} rose {2.0 ** of_outputs[first]:.3g} times at that very step, and that of no "
+            f"{capital(the(entry))} rose {2.0 ** of_outputs[first]:.3g} times at that very step, and that of no "
             "output behind it did: it begins there, and has not come back through what the model predicts, as what "
             "rows or targets do to a loss does. It is a term of the loss that is computed from that output: a "
             "penalty, a balance, or a loss of its own."
@@ -74,7 +74,7 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
         return None
     more = f" and of {len(raised) - 1} more parameters" if len(raised) > 1 else ""
     text = (
-        f"{_capital(the(entries[raised[0]]))}{more} rose {2.0 ** of_weights[raised[0]]:.3g} times at that very step, "
+        f"{capital(the(entries[raised[0]]))}{more} rose {2.0 ** of_weights[raised[0]]:.3g} times at that very step, "
         "and that of no output did: it is a term of the loss that is computed from the weights themselves, as a "
         "penalty on their size is."
     )
@@ -104,7 +104,3 @@ def _rises(evidence: Evidence, tensors: Array, step: int, history: int) -> dict[
     had = np.isfinite(bits[:, :-1])
     known = np.flatnonzero(np.isfinite(bits[:, -1]) & (had.mean(axis=1) > 0.5))
     return {int(tensors[at]): float(bits[at, -1] - np.median(bits[at, :-1][had[at]])) for at in known}
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
