@@ -73,7 +73,7 @@ def decay_of_words_is_not_multiplied_by_the_rate(job: Job) -> None:
     schedules.decayed(job, make=own_decay(0.05, by_rate=False, lr=1e-3), kind="words")
 
 
-@planted("optimizer", "update_ratio", step=range(0, 200), against=NOT_DECAY)
+@planted("optimizer", "optimizer_settings", "update_ratio", step=range(0, 200), against=NOT_DECAY)
 def decay_of_adamw_is_100(job: Job) -> None:
     schedules.decayed(job, make=torch_decay("AdamW", lr=1e-3, weight_decay=100.0), rise=1)
 
