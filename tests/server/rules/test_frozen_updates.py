@@ -78,6 +78,7 @@ def test_a_gradient_that_the_backward_made_far_too_large(recording: Recording) -
         {"rate": 1e-3 * np.exp(-EACH / 40)},
         {"before": 1e-8},
         {"before": 0.0, "decay": 1e-5},
+        {"before": 0.05, "decay": 0.09},
     ],
 )
 def test_updates_that_are_small_for_another_reason(recording: Recording, otherwise: dict[str, Any]) -> None:

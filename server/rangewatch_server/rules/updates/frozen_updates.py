@@ -18,7 +18,7 @@ from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
 from rangewatch_server.rules.updates.small_updates import UPDATE_FRACTION
-from rangewatch_server.rules.updates.strong_decay import DECAY_FRACTION
+from rangewatch_server.rules.updates.strong_decay import DECAY_FRACTION, STRONG
 
 STEPS = 4_096
 """Last steps that are looked at: a reading is made at each 32nd."""
@@ -61,6 +61,9 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     is_left = (left > DECAY_ALONE * size[at]) & (left > DWARFED * usual)
     last = int(np.flatnonzero(is_left)[-1]) if is_left.any() else -1
     if len(at) - 1 - last < READINGS or is_left[: last + 1].sum() < BEFORE:
+        return
+    # Next to weights that a decay has taken away gradients are 0 or rounding: the decay is said then.
+    if np.nanmax(decay[at[: last + 1]], initial=0.0) >= STRONG:
         return
     is_zero = not (left[last + 1 :] > DECAY_ALONE * size[at[last + 1 :]]).any()
     as_usual = np.flatnonzero(left >= ALIKE * usual)

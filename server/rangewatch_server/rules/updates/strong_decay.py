@@ -18,7 +18,7 @@ from rangewatch_server.rules.rule import Finding, Remedy
 
 DECAY_FRACTION = "decay_fraction"
 
-LEAST = 0.005
+STRONG = 0.005
 """Part of itself that a weight loses a step: half of it in 139 steps. A decay of 1 at a rate of 1e-3 takes 0.001."""
 
 READINGS = 4
@@ -41,7 +41,7 @@ def too_strong(evidence: Evidence) -> Iterator[Finding]:
         return
     decay = max((known.weight_decay for _, known in evidence.details(Optimizers)), default=0.0)
     steps, parts = _readings(evidence)
-    strong = parts >= LEAST
+    strong = parts >= STRONG
     for at in range(len(parts) - READINGS + 1):
         if strong[at : at + READINGS].all():
             rest = np.flatnonzero(~strong[at:])
