@@ -17,12 +17,12 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
 import msgspec
@@ -49,6 +49,7 @@ from rangewatch.hooks.module_sources import module_sources
 from rangewatch.hooks.moment_reads import MomentReads
 from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
 from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
+from rangewatch.hooks.resting_optimizers import RestingOptimizers
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
 from rangewatch.hooks.state_loads import StateLoads
@@ -235,13 +236,13 @@ def attach(model: nn.Module, optimizer: Any = None, *, scaler: Any = None, **opt
     """Watch the numeric ranges of `model` in training and send them to a Rangewatch server.
 
     `optimizer` is one or a list; the step ends when it steps, or at `scaler.update()` when a `scaler` is given that is
-    enabled; without both, call `step()` on the handle. With several optimizers it ends when each has stepped, or as
-    `step_ends` says. A new optimizer of the model's parameters is followed, and a warning says so. `scaler` is one or
-    a list: a torch GradScaler, or a DeepSpeed or Megatron optimizer; left out, it is the one that the optimizer brings
-    along, or the torch GradScaler that steps it. The other arguments are those of
-    `core.options.Options` (docs/options.md); each can be an environment variable `RANGEWATCH_<NAME>` instead. Call it
-    after the process group is initialised and before the model is compiled; before or after wrapping in DDP is the
-    same.
+    enabled; without both, call `step()` on the handle. With several optimizers it ends when each has stepped, those of
+    two stages that hold the same parameters apart, or as `step_ends` says. A new optimizer of the model's parameters is
+    followed, and a warning says so. `scaler` is one or a list: a torch GradScaler, or a DeepSpeed or Megatron
+    optimizer; left out, it is the one that the optimizer brings along, or the torch GradScaler that steps it. The other
+    arguments are those of `core.options.Options` (docs/options.md); each can be an environment variable
+    `RANGEWATCH_<NAME>` instead. Call it after the process group is initialised and before the model is compiled; before
+    or after wrapping in DDP is the same.
 
     A process may attach several models. Each is a run of its own: where the name is taken by a model that is attached
     already, "/" and the model's class are added to it, with a number if need be, and a warning says so.
@@ -409,8 +410,10 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
         forward = add_phases(agent, model, optimizers, scaler, agent.undo)
-        reads = _parallel_reads(agent, model, optimizers, layout)
-        follow = _add_hooks(agent, model, optimizers, selection, layout, reads)
+        resting = RestingOptimizers(optimizers)
+        agent.observer.step_readers.append(resting)
+        reads = _parallel_reads(agent, model, optimizers, resting, layout)
+        follow = _add_hooks(agent, model, optimizers, resting, selection, layout, reads)
         sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
@@ -504,7 +507,9 @@ class ParallelReads(NamedTuple):
         self.tied.before_update()
 
 
-def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layout: Layout) -> ParallelReads | None:
+def _parallel_reads(
+    agent: Agent, model: nn.Module, optimizers: list[Any], resting: RestingOptimizers, layout: Layout
+) -> ParallelReads | None:
     """None where nothing is to be compared between ranks."""
     options, observer, values = agent.options, agent.observer, agent.values
     if not options.replica_every:
@@ -515,8 +520,8 @@ def _parallel_reads(agent: Agent, model: nn.Module, optimizers: list[Any], layou
         ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events, agent.guard),
         GradientSums(observer, values, model, layout, schedule),
         TiedReads(observer, values, agent.events, model, layout, schedule),
-        OptimizerSteps(observer, values, optimizers, schedule),
-        GroupRates(values, optimizers, layout, schedule),
+        OptimizerSteps(observer, values, optimizers, resting, schedule),
+        GroupRates(values, optimizers, resting, layout, schedule),
         BatchChecksums(observer, values, layout, schedule, agent.of_inputs),
         RowsChecksum(agent.batches, values, layout, schedule),
         DropoutReads(observer, values, agent.events, agent.guard, model, layout, schedule, agent.in_forward),
@@ -531,6 +536,7 @@ def _add_hooks(
     agent: Agent,
     model: nn.Module,
     optimizers: list[Any],
+    resting: RestingOptimizers,
     selection: Selection,
     layout: Layout,
     parallel: ParallelReads | None,
@@ -589,23 +595,28 @@ def _add_hooks(
     observer.step_readers.append(bypass)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(
-        observer, agent.events, model, selection, optimizers, kept, lambda: hooks.structure
+        observer, agent.events, model, selection, optimizers, resting, kept, lambda: hooks.structure
     )  # fmt: skip
-    rate, tied = LearningRate(agent, optimizers), TiedParameters(agent.events, model, lambda: hooks.structure)
+    rate, tied = LearningRate(agent, optimizers, resting), TiedParameters(agent.events, model, lambda: hooks.structure)
     observer.step_readers += [coverage, rate, tied, AlikeRows(agent.values, model, options.start_step)]
     agent.at_end.append(rate.flush)
+
+    def add(optimizer: Any) -> None:
+        readers = (resting, updates, moments, samples)
+        _add_optimizer_reads(agent, optimizer, weights, updates, readers, parallel, kept, taken, sketches)
+
     for optimizer in optimizers:
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken, sketches)
+        add(optimizer)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
         agent.nonfinite.add_optimizer(optimizer)
-        coverage.add(optimizer)
-        rate.add(optimizer)
+        for each in (resting, coverage, rate):
+            each.add(optimizer)
         if parallel is not None:
             parallel.steps.add(optimizer)
             parallel.rates.add(optimizer)
-        _add_optimizer_reads(agent, optimizer, weights, updates, moments, parallel, kept, samples, taken, sketches)
+        add(optimizer)
 
     return follow
 
@@ -648,10 +659,16 @@ def _layout(model: nn.Module, options: Options, info: RankInfo) -> Layout:
     return layout
 
 
+class ReadsOptimizer(Protocol):
+    """What hears of each step of each optimizer."""
+
+    def after(self, optimizer: Any) -> None:
+        """It has updated its parameters."""
+
+
 def _add_optimizer_reads(
-    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, moments: MomentReads,
-    parallel: ParallelReads | None, kept: KeptGradients, samples: WeightSamples, taken: UpdateSamples,
-    sketches: SketchReads | None,
+    agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, readers: Sequence[ReadsOptimizer],
+    parallel: ParallelReads | None, kept: KeptGradients, taken: UpdateSamples, sketches: SketchReads | None,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -678,9 +695,8 @@ def _add_optimizer_reads(
         if agent.observer.is_active and not is_inner(args):
             began_ns = time.perf_counter_ns()
             updated()
-            reads.after(reference())
-            moments.after(reference())
-            samples.after(reference())
+            for each in readers:
+                each.after(reference())
             taken.after()
             agent.cost.add(began_ns)
 

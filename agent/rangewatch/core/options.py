@@ -399,8 +399,9 @@ class Options:
     step_ends: Text = Text(
         "all",
         "what a step is where there are several optimizers, as in a GAN: it ends when `all` have stepped once (or one "
-        "a second time), at each step of `any`, or at those of the `first` or the `last` that `attach` was given. "
-        "`handle`: where the loop calls `handle.step()`, and nowhere else",
+        "a second time; of two that hold the same parameters, as those of two stages do, each step ends one), at each "
+        "step of `any`, or at those of the `first` or the `last` that `attach` was given. `handle`: where the loop "
+        "calls `handle.step()`, and nowhere else",
         check=_one_of(*STEP_ENDS),
         must_be=f"one of {', '.join(STEP_ENDS)}",
     )

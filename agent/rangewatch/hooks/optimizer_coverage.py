@@ -21,6 +21,7 @@ from rangewatch.core import limits
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.parameter_hooks import flat_parameters
+from rangewatch.hooks.resting_optimizers import RestingOptimizers
 from rangewatch.recording.events import Events, sendable
 from rangewatch.recording.observer import Observer, StepReader
 from rangewatch.recording.tensor_names import clean_parameters
@@ -52,11 +53,12 @@ class OptimizerCoverage(StepReader):
 
     def __init__(
         self, observer: Observer, events: Events, model: nn.Module, selection: Selection, optimizers: Iterable[Any],
-        kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
+        resting: RestingOptimizers, kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self._kept, self._was_kept, self._is_runaway, self._is_decayed = kept, False, False, False
         self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
         self._optimizers = [ref(each) for each in optimizers]
+        self._resting, self._was_resting = resting, resting.resting
         self._step_count = self._zero_rate_steps = 0
         self._ever_reached: set[str] = set()
         """Names of parameters of which one has had a gradient."""
@@ -77,7 +79,7 @@ class OptimizerCoverage(StepReader):
         self._zero_rate_steps = self._zero_rate_steps + 1 if self._are_rates_zero() else 0
         is_zero = self._zero_rate_steps >= ZERO_RATE_STEPS
         was_kept, self._was_kept = self._was_kept, self._kept.step_count >= KEPT_STEPS
-        optimizers = [each for held in self._optimizers if (each := held()) is not None]
+        optimizers = self._in_use()
         was_runaway, self._is_runaway = self._is_runaway, _momentum(optimizers)[0] >= 1
         is_due = self._step_count >= 2 and not self._step_count & (self._step_count - 1)
         was_structure, self._known_structure = self._known_structure, self._structure()
@@ -85,7 +87,8 @@ class OptimizerCoverage(StepReader):
             is_due, self._step_count = True, 1  # what is new has had no backward yet: it is looked at soon again
         was_decayed, self._is_decayed = self._is_decayed, _decay(optimizers)[0] >= DECAYED
         is_same = was_zero == is_zero and was_kept == self._was_kept and was_runaway == self._is_runaway
-        is_same = is_same and was_decayed == self._is_decayed
+        was_resting, self._was_resting = self._was_resting, self._resting.resting
+        is_same = is_same and was_decayed == self._is_decayed and was_resting == self._was_resting
         if not is_due and is_same:
             return
         read = self._read()
@@ -93,15 +96,15 @@ class OptimizerCoverage(StepReader):
             self._reported = read
             self._events.add(read)
 
+    def _in_use(self) -> list[Any]:
+        """The optimizers that do not rest."""
+        resting = self._resting.resting
+        return [each for one in self._optimizers if (each := one()) is not None and id(each) not in resting]
+
     def _are_rates_zero(self) -> bool:
-        """Whether each parameter group of all has a learning rate of exactly 0. One that lies on a device is not read:
-        that would wait for it."""
-        rates = [
-            group.get("lr")
-            for each in self._optimizers
-            if (optimizer := each()) is not None
-            for group in getattr(optimizer, "param_groups", ())
-        ]
+        """Whether each parameter group of those in use has a learning rate of exactly 0. One that lies on a device is
+        not read: that would wait for it."""
+        rates = [group.get("lr") for each in self._in_use() for group in getattr(each, "param_groups", ())]
         return bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
 
     def _read(self) -> Optimizers | None:
@@ -132,9 +135,10 @@ class OptimizerCoverage(StepReader):
         self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
         never = silent - self._ever_reached
         unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in never] if is_reached else []
-        part, decayed = _decay(optimizers)
+        in_use = self._in_use()
+        part, decayed = _decay(in_use)
         return Optimizers(
-            classes=tuple(type(each).__name__ for each in optimizers[: limits.CONTEXT_TENSORS]),
+            classes=tuple(type(each).__name__ for each in in_use[: limits.CONTEXT_TENSORS]),
             left_out=tuple(left_out[: limits.ACCOUNT_NAMES]),
             left_out_count=len(left_out),
             unreached=tuple(unreached[: limits.ACCOUNT_NAMES]),
@@ -146,9 +150,9 @@ class OptimizerCoverage(StepReader):
             replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
             renewed=tuple(renewed[: limits.ACCOUNT_NAMES]),
             orphan_count=orphans,
-            initial_lr=next(iter(rates)) if len(rates := set(_numbers(optimizers, "initial_lr"))) == 1 else 0.0,
-            weight_decay=max(_numbers(optimizers, "weight_decay"), default=0.0),
-            momentum=(moving := _momentum(optimizers))[0],
+            initial_lr=next(iter(rates)) if len(rates := set(_numbers(in_use, "initial_lr"))) == 1 else 0.0,
+            weight_decay=max(_numbers(in_use, "weight_decay"), default=0.0),
+            momentum=(moving := _momentum(in_use))[0],
             second_beta=moving[1],
             decay_part=part if part >= DECAYED else 0.0,
             decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if part >= DECAYED else "",

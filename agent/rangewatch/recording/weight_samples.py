@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,8 @@ class Sample:
 
     def __init__(self, fqn: str, parameter: nn.Parameter) -> None:
         self.fqn, self.parameter = fqn, ref(parameter)
-        self.holder: int | None = None
-        """`id` of the attached optimizer that updates it, if one does."""
+        self.holders: set[int] = set()
+        """`id` of the attached optimizers that update it."""
         self._copy: Tensor | None = None
         self._change: Tensor | None = None
 
@@ -69,6 +69,8 @@ class Sample:
         if now is None or copy is None or change is None or copy.shape != now.shape or copy.device != now.device:
             return None
         with hidden_from_modes([now]):
+            if copy.dtype != now.dtype:  # as by `model.half()`: what that rounds is no write
+                copy, change = copy.to(now.dtype), torch.empty_like(now)
             if not now.is_cpu:
                 return torch.linalg.vector_norm(torch.sub(now, copy, out=change), float("inf"))
             if not is_likely and torch.equal(now, copy):
@@ -88,6 +90,8 @@ class WeightSamples(StepReader, ForwardListener):
         self._observer, self._values, self._events, self._in_forward = observer, values, events, in_forward
         self._samples = list(_chosen(model, selection))
         self._step = 0
+        self._searched: WeakSet[Any] = WeakSet()
+        """Optimizers that were looked into for the samples."""
         self._are_held: bool | None = None
         self._change: Tensor | float | None = None
         """Of the open step: recorded where it ends, so that a step that was never closed leaves nothing."""
@@ -110,12 +114,12 @@ class WeightSamples(StepReader, ForwardListener):
         self._change = max(on_host) if on_host else next(iter(changes), None)
         is_unwritten = len(on_host) == len(self._samples) and not any(on_host)  # on a device that is not known
         for each in self._samples:
-            if each.holder is None or not is_unwritten:
+            if not each.holders or not is_unwritten:
                 each.keep()
         self._emit_held()
 
     def _emit_held(self) -> None:
-        are_held = any(each.holder is not None for each in self._samples)
+        are_held = any(each.holders for each in self._samples)
         if are_held != self._are_held:
             self._are_held = are_held
             names = tuple(each.fqn[: limits.NAME_CHARACTERS] for each in self._samples)
@@ -133,13 +137,18 @@ class WeightSamples(StepReader, ForwardListener):
     def after(self, optimizer: Any) -> None:
         """It has updated its parameters."""
         mine = id(optimizer)
-        if any(each.holder is None for each in self._samples) and not self._step % SEARCHED_EVERY:
+        is_due = any(not each.holders for each in self._samples) and not self._step % SEARCHED_EVERY
+        if is_due or optimizer not in self._searched:
+            self._searched.add(optimizer)
             held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
             for each in self._samples:
-                each.holder = mine if id(each.parameter()) in held else each.holder
+                if id(each.parameter()) in held:
+                    each.holders.add(mine)
+                else:
+                    each.holders.discard(mine)
             self._emit_held()  # here too: a model that is never called itself has no forward
         for at, each in enumerate(self._samples):
-            if each.holder == mine and not _is_captured(each):
+            if mine in each.holders and not _is_captured(each):
                 if at == 0:
                     self._update = each.change(is_likely=True)
                 each.keep()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
 
 from rangewatch.core.guard import logger
+from rangewatch.hooks.resting_optimizers import are_nested
 
 
 class ClosesStep(Protocol):
@@ -40,8 +41,8 @@ class StepBoundary:
     With a scaler `scaler.update()` ends it, since a scaler that skips never calls `optimizer.step`; with several, when
     each has been updated once. Where a scaler is not updated any more, an optimizer that steps a second time shows
     that: those two steps are one, and from then on the optimizer ends the step until a scaler is updated again. With
-    several optimizers and no scaler the step ends when each has stepped once, or when one steps a second time; `ends`
-    says it otherwise, see `Options.step_ends`.
+    several optimizers and no scaler the step ends when each has stepped once, or when one steps a second time; of those
+    that take turns, see `take_turns`, one is enough. `ends` says it otherwise, see `Options.step_ends`.
 
     New optimizers, which `attach` was not given, end steps where those it was given do so no more: when one of them
     has stepped more than twice as often within one step as ever before.
@@ -53,6 +54,9 @@ class StepBoundary:
         """The optimizers that end the step."""
         self.served_ids: list[frozenset[int]] = []
         """`id` of each optimizer, and of what it wraps, in the order of the keys: what scalers know them by."""
+        self._held: dict[int, frozenset[int]] = {}
+        self._turns: dict[int, set[int]] = {}
+        """Of an optimizer those that are not waited for in a step in which it has stepped."""
         self._deciding = {"first": 0, "last": optimizer_count - 1}
         self.awaited = set(scalers)
         """The scalers that end the step."""
@@ -66,6 +70,15 @@ class StepBoundary:
         self._has_ended = self._has_warned = False
         self._guessed: int | None = None
         """A scaler that may come, of optimizers that have not stepped yet."""
+
+    def take_turns(self, held: Mapping[int, frozenset[int]]) -> None:
+        """`held`: `id` of the parameters of each optimizer. Two that hold the same, as those of two stages do, take
+        turns: each update of them is a step. Of two of which one holds part of the other's it shows when one steps
+        twice without the other: an encoder's own may be a second one that steps each time."""
+        self._held = dict(held)
+        for key, other in itertools.permutations(held, 2):
+            if held[key] and held[key] == held[other]:
+                self._turns.setdefault(key, set()).add(other)
 
     def new_key(self) -> int:
         """The key of an optimizer that `attach` was not given, and that takes no other's place."""
@@ -91,7 +104,8 @@ class StepBoundary:
             self.expected.add(key)
             if is_second:
                 self.awaited = set()
-                self._note_absent()
+                self._note_absent(key)
+            self.expected -= self._turns.get(key, set())
             is_end = is_second or self.expected <= self._stepped
         else:
             is_end = self.ends == "any" or key == self._deciding[self.ends]
@@ -161,8 +175,13 @@ class StepBoundary:
         self._new = {key: 0 for key in self._new if key not in self.expected}
         self.ends, self.awaited = "all", set()
 
-    def _note_absent(self) -> None:
+    def _note_absent(self, key: int) -> None:
+        """`key` has stepped a second time."""
         absent = self.expected - self._stepped
+        for other in absent:
+            if are_nested(self._held.get(key, frozenset()), self._held.get(other, frozenset())):
+                self._turns.setdefault(key, set()).add(other)
+                self._turns.setdefault(other, set()).add(key)
         self._missed.update(absent)
         self.expected -= {key for key in absent if self._missed[key] >= _ABSENT}
         if absent and not self._has_warned:

@@ -11,6 +11,7 @@ from torch import nn
 
 from rangewatch.core.guard import Guarded, logger
 from rangewatch.hooks.compiled import CompiledCall
+from rangewatch.hooks.resting_optimizers import parameters_held
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import LossScaling, scalers_of
@@ -36,6 +37,7 @@ def add_step_ends(
     known = frozenset(id(inner) for each in outer for inner in wrapped_in(each))
     boundary = StepBoundary(agent, len(outer), ends=ends)
     boundary.served_ids = [frozenset(map(id, wrapped_in(each))) for each in outer]
+    boundary.take_turns({key: parameters_held(each) for key, each in enumerate(outer)})
     scaling = LossScaling(agent, matched, boundary, known, is_alone=not outer)
     undo.callback(scaling.remove)
     for position, optimizer in enumerate(outer):

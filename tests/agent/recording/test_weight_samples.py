@@ -39,6 +39,19 @@ def test_a_write_between_two_steps(ingest: IngestDouble) -> None:
     }  # fmt: skip
 
 
+def test_weights_that_are_rounded_to_another_dtype(ingest: IngestDouble) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for dtype in (torch.float32, torch.float32, torch.bfloat16, torch.bfloat16, torch.float32):
+            model.to(dtype)
+            model(torch.randn(2, 3, dtype=dtype)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert set(ingest.series("weights_written").values()) == {0.0}
+
+
 def test_weights_that_are_taken_back_before_the_next_step(ingest: IngestDouble) -> None:
     def evaluate(model: nn.Module, step: int) -> None:
         kept = [each.detach().clone() for each in model.parameters()]

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
-from weakref import ref
 
 from torch import Tensor
 
 from rangewatch.core import limits
+from rangewatch.hooks.resting_optimizers import RestingOptimizers
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.schedule import Schedule
@@ -20,13 +20,13 @@ from rangewatch.steps.optimizers.reader import OptimizerReader
 
 
 class LearningRate(OptimizerReader):
-    """Of several groups and optimizers it is the one of the largest magnitude.
+    """Of several groups and optimizers it is the one of the largest magnitude. Optimizers that rest are left out.
 
     A step's value is recorded when the next one ends: only then is it known that the loop has logged none for it.
     """
 
-    def __init__(self, agent: StepRecorder, optimizers: Iterable[Any]) -> None:
-        super().__init__(optimizers)
+    def __init__(self, agent: StepRecorder, optimizers: Iterable[Any], resting: RestingOptimizers) -> None:
+        super().__init__(optimizers, resting)
         self._agent = agent
         self._held: tuple[int, float] | None = None
 
@@ -47,7 +47,7 @@ class LearningRate(OptimizerReader):
         return not self._agent.values.logged_rates
 
     def _rates(self) -> Iterator[float]:
-        return (rate for rate in _rates_of(self._optimizers) if rate is not None)
+        return (rate for each in self.in_use() for rate in _rates_of(each) if rate is not None)
 
 
 PARTED, MOST_PARTED = 1.5, 64
@@ -56,20 +56,23 @@ PARTED, MOST_PARTED = 1.5, 64
 
 class GroupRates(OptimizerReader):
     """Series `lr_group_0`, `lr_group_1` and so on, where there are several parameter groups, in the order of the
-    optimizers and their groups; `lr` has the largest alone. At the steps of the schedule, where there are other ranks
-    to compare with; at the first step, and after 2, 4, 8 and so on; and at a step before which some groups' rates
-    changed as the others' did not, and the one before.
+    optimizers and their groups, of which those that rest have none; `lr` has the largest alone. At the steps of the
+    schedule, where there are other ranks to compare with; at the first step, and after 2, 4, 8 and so on; and at a step
+    before which some groups' rates changed as the others' did not, and the one before.
     """
 
-    def __init__(self, values: LoggedValues, optimizers: Iterable[Any], layout: Layout, schedule: Schedule) -> None:
-        super().__init__(optimizers)
+    def __init__(
+        self, values: LoggedValues, optimizers: Iterable[Any], resting: RestingOptimizers, layout: Layout,
+        schedule: Schedule,
+    ) -> None:  # fmt: skip
+        super().__init__(optimizers, resting)
         self._values, self._layout, self._schedule = values, layout, schedule
         self._last: list[float | None] = []
         self._parted = self._steps = 0
 
     def end_step(self) -> None:
         """The open step is about to be closed: a scheduler that steps now sets the next one's."""
-        rates = list(islice(_rates_of(self._optimizers), limits.RATE_GROUPS))
+        rates = list(islice(self._of_groups(), limits.RATE_GROUPS))
         last, self._last = self._last, rates
         if len(rates) < 2:
             return
@@ -81,6 +84,11 @@ class GroupRates(OptimizerReader):
         is_due = self._layout.world_size > 1 and self._schedule.is_due(self._step)
         if has_parted or is_due or not self._steps & (self._steps - 1):
             self._record(self._step, rates)
+
+    def _of_groups(self) -> Iterator[float | None]:
+        for optimizer in (each() for each in self._optimizers):
+            is_resting = id(optimizer) in self._resting.resting
+            yield from (None if is_resting else rate for rate in _rates_of(optimizer))
 
     def _record(self, step: int, rates: Iterable[float | None]) -> None:
         for at, rate in enumerate(rates):
@@ -96,10 +104,9 @@ def _have_parted(last: list[float | None], rates: list[float | None]) -> bool:
     return len(times) > 1 and max(times) >= PARTED * min(times)
 
 
-def _rates_of(optimizers: Iterable[ref[Any]]) -> Iterator[float | None]:
+def _rates_of(optimizer: Any) -> Iterator[float | None]:
     """Of each parameter group. One that lies on a device is not read, and is None: that would wait for it."""
-    for each in optimizers:
-        for group in getattr(each(), "param_groups", None) or ():
-            rate = group.get("lr")
-            is_host = isinstance(rate, (int, float)) or (isinstance(rate, Tensor) and rate.is_cpu and rate.numel() == 1)
-            yield float(rate) if is_host else None
+    for group in getattr(optimizer, "param_groups", None) or ():
+        rate = group.get("lr")
+        is_host = isinstance(rate, (int, float)) or (isinstance(rate, Tensor) and rate.is_cpu and rate.numel() == 1)
+        yield float(rate) if is_host else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rangewatch.hooks.resting_optimizers import RestingOptimizers
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import Observer, is_being_captured
 from rangewatch.recording.parallel.schedule import Schedule
@@ -19,16 +20,19 @@ MOST_SEARCHED = 64
 
 
 class OptimizerSteps(OptimizerReader):
-    """The count of the first parameter that has one, of the first optimizer."""
+    """The count of the first parameter that has one, of the first optimizer that does not rest."""
 
-    def __init__(self, observer: Observer, values: LoggedValues, optimizers: Iterable[Any], schedule: Schedule) -> None:
-        super().__init__(optimizers)
+    def __init__(
+        self, observer: Observer, values: LoggedValues, optimizers: Iterable[Any], resting: RestingOptimizers,
+        schedule: Schedule,
+    ) -> None:  # fmt: skip
+        super().__init__(optimizers, resting)
         self._observer, self._values, self._schedule = observer, values, schedule
 
     def end_step(self) -> None:
         """The open step is about to be closed."""
         if self._schedule.is_due(self._step):
-            count = next((known for each in self._optimizers if (known := _count(each())) is not None), None)
+            count = next((known for each in self.in_use() if (known := _count(each)) is not None), None)
             if count is not None and not (isinstance(count, Tensor) and is_being_captured(count)):
                 self._values.record(SERIES, self._step, count)
 

@@ -41,12 +41,23 @@ def test_each_step_has_the_rate_that_it_was_taken_with(ingest: IngestDouble) -> 
 
 
 def test_of_several_groups_and_optimizers_the_largest_counts(ingest: IngestDouble) -> None:
-    model = nn.Linear(2, 1)
-    groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": -3.0}]
-    first, second = torch.optim.SGD(groups), torch.optim.SGD(model.parameters(), lr=torch.tensor(0.5))
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
+    groups = [{"params": [model[0].weight], "lr": 0.1}, {"params": [model[0].bias], "lr": -3.0}]
+    first, second = torch.optim.SGD(groups), torch.optim.SGD(model[1].parameters(), lr=torch.tensor(0.5))
     with rangewatch.attach(model, [first, second], url=ingest.url):
         train(model, first, second)
     assert ingest.series("lr") == dict.fromkeys(range(STEPS), -3.0)
+
+
+def test_of_the_optimizers_of_two_stages_the_one_in_use_counts(ingest: IngestDouble) -> None:
+    model = nn.Linear(2, 1)
+    first, second = torch.optim.SGD(model.parameters(), lr=0.5), torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, [first, second], url=ingest.url):
+        train(model, first)
+        train(model, second)
+    assert ingest.series("lr") == {step: 0.5 if step < STEPS else 0.1 for step in range(2 * STEPS)}
+    of_groups = [set(ingest.series(name).values()) for name in ("lr_group_0", "lr_group_1")]
+    assert of_groups == [{0.5}, {0.1}]
 
 
 @pytest.mark.parametrize("name", sorted(RATES))

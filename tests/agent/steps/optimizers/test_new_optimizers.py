@@ -269,6 +269,40 @@ class TestStepEnds:
                     scaler.update()
             assert handle.stats()["step"] == wanted
 
+    def test_the_optimizers_of_two_stages(self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture) -> None:
+        """Each update is a step, and what is not in use yet has no say."""
+        model = two_layers()
+        first = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        second = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=50.0)
+        with rangewatch.attach(model, [first, second], url=ingest.url) as handle:
+            for step in range(12):
+                train(model, first if step < 6 else second)
+            assert handle.stats()["step"] == 12
+        assert "stepped twice" not in caplog.text
+        known = ingest.events("optimizers")
+        assert (known[0].data["weight_decay"], known[0].data["decay_part"]) == (0.01, 0.0)
+        assert (known[-1].step, known[-1].data["decay_part"]) == (6, 0.5)
+        assert set(ingest.series("weights_written").values()) == {0.0}, "no update is other code's"
+
+    def test_the_second_stage_trains_more_layers(self, ingest: IngestDouble, caplog: pytest.LogCaptureFixture) -> None:
+        model = two_layers()
+        first, second = sgd(model[1]), sgd(model)
+        with rangewatch.attach(model, [first, second], url=ingest.url) as handle:
+            for step in range(12):
+                train(model, first if step < 6 else second)
+            assert handle.stats()["step"] == 11, "that the second rests is known when the first has stepped twice"
+        assert "stepped twice" in caplog.text
+
+    def test_part_of_the_parameters_has_a_second_optimizer(self, ingest: IngestDouble) -> None:
+        """As an adversarial autoencoder's encoder."""
+        model = two_layers()
+        both, encoder = sgd(model), sgd(model[0])
+        with rangewatch.attach(model, [both, encoder], url=ingest.url) as handle:
+            for _ in range(6):
+                train(model, both)
+                train(model, encoder)
+            assert handle.stats()["step"] == 6
+
     def test_one_of_two_is_used_no_more(self) -> None:
         assert ends([0] * 40) == [*range(1, 16, 2), *range(16, 40)], "two are one until it is clear"
 

@@ -1,0 +1,61 @@
+"""Which optimizers rest because another has taken their place, as where a training has two stages and `attach` was
+given the optimizers of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from rangewatch.recording.observer import StepReader
+
+
+class RestingOptimizers(StepReader):
+    """Called by the training thread. One rests from the end of a step on in which it did not step and another did that
+    holds the same parameters, or part of them, or more; until it steps again. Keeps no optimizer alive.
+    """
+
+    def __init__(self, optimizers: Iterable[Any]) -> None:
+        self._optimizers = [ref(each) for each in optimizers]
+        self._stepped: set[int] = set()
+        """`id` of those that have stepped in the open step."""
+        self._last: set[int] = set()
+        self._resting: frozenset[int] = frozenset()
+
+    @property
+    def resting(self) -> frozenset[int]:
+        """Their `id`."""
+        return self._resting
+
+    def add(self, optimizer: Any) -> None:
+        """It has come to train the model too."""
+        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
+
+    def after(self, optimizer: Any) -> None:
+        """It has updated its parameters."""
+        if len(self._optimizers) > 1:
+            self._stepped.add(id(optimizer))
+
+    def end_step(self) -> None:
+        """The open step is about to be closed; before what reads the optimizers then."""
+        stepped, self._stepped = self._stepped, set()
+        if not stepped or stepped == self._last:
+            return
+        self._last = stepped
+        held = {id(each): parameters_held(each) for one in self._optimizers if (each := one()) is not None}
+        others = [held[each] for each in stepped if each in held]
+        idle = {each for each in held if each not in stepped}
+        replaced = {each for each in idle if any(are_nested(held[each], other) for other in others)}
+        self._resting = frozenset(self._resting - stepped | replaced)
+
+
+def parameters_held(optimizer: Any) -> frozenset[int]:
+    """`id` of each parameter of its groups; none of what has no groups."""
+    groups = getattr(optimizer, "param_groups", None) or ()
+    return frozenset(id(each) for group in groups for each in group["params"])
+
+
+def are_nested(one: frozenset[int], other: frozenset[int]) -> bool:
+    """Whether all that one of them holds is the other's too."""
+    return bool(one and other) and (one <= other or other <= one)
