@@ -24,12 +24,14 @@ MODEL = [
 ]  # fmt: skip
 
 
-def jump(recording: Recording, high: float = 3.0, calls: Any = 1.0, series: Any = None, **more: Any) -> Any:
+def jump(
+    recording: Recording, high: float = 3.0, calls: Any = 1.0, series: Any = None, model: Any = MODEL, **more: Any
+) -> Any:
     loss = np.r_[np.linspace(2.3, 0.5, 40), np.full(AT - 40, 0.5), np.full(STEPS - AT, high)]
     loss = loss + np.random.default_rng(5).normal(0, 0.01, STEPS)
     amax = 2.0 ** np.random.default_rng(5).normal(0, 0.05, (4, STEPS))
     recording.write(
-        MODEL, STEPS, {"amax": amax, "call_count": calls}, series={"loss": loss, "lr": 0.04, **(series or {})}, **more
+        model, STEPS, {"amax": amax, "call_count": calls}, series={"loss": loss, "lr": 0.04, **(series or {})}, **more
     )  # fmt: skip
     return recording.diagnose(loss_spike.RULE).findings
 
@@ -51,6 +53,14 @@ def test_layers_that_are_new_at_the_very_step(recording: Recording) -> None:
     (finding,) = jump(recording, calls=calls)
     assert finding.severity == "info" and "cause_class" not in finding.facts
     assert "encoder.weight got the first gradient of the run: the loss is of layers" in " ".join(finding.evidence)
+
+
+def test_layers_of_another_dtype_are_not_new(recording: Recording) -> None:
+    calls = np.ones((4, STEPS))
+    calls[2, : AT - 1], calls[3, AT - 1 :] = 0, 0
+    model = [*MODEL[:2], tensor("encoder.weight", "grad", 2, "float16"), tensor("encoder.weight", "grad", 3, "float32")]
+    (finding,) = jump(recording, calls=calls, model=model)
+    assert "first gradient" not in " ".join(finding.evidence)
 
 
 def test_layers_that_are_seldom_used(recording: Recording) -> None:

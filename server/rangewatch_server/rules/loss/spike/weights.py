@@ -176,11 +176,13 @@ def thawed_before(evidence: Evidence, step: int) -> Thawed | None:
     calls = np.asarray(late.columns["call_count"], np.float64)
     had = np.asarray(early).any(axis=1) | calls[:, : low - max(evidence.start, end)].any(axis=1)
     now = calls[:, low - max(evidence.start, end) :]
-    new = np.flatnonzero(~had & now.any(axis=1))
-    if not len(new) or not had.any():
+    fqns = [evidence.tensors.entries[int(each)].fqn for each in gradients]
+    known = {fqns[int(each)] for each in np.flatnonzero(had)}  # it may have had another dtype
+    new = [int(each) for each in np.flatnonzero(~had & now.any(axis=1)) if fqns[int(each)] not in known]
+    if not new or not known:
         return None
     at = low + int(np.flatnonzero(now[new].any(axis=0))[0])
-    return Thawed(at, evidence.tensors.entries[int(gradients[new[0]])].fqn, len(new))
+    return Thawed(at, fqns[new[0]], len(new))
 
 
 def of_thawed(evidence: Evidence, thawed: Thawed | None) -> Iterator[Candidate]:
@@ -192,8 +194,7 @@ def of_thawed(evidence: Evidence, thawed: Thawed | None) -> Iterator[Candidate]:
     more = f" and {thawed.count - 1} more parameters" if thawed.count > 1 else ""
     text = (
         f"{thawed.fqn}{more} got the first gradient of the run at step {thawed.step}{rate}: the rate of a new "
-        "parameter "
-        "group, or of layers that were just unfrozen, may be far too large for them, though no rate rose."
+        "parameter group, or of layers that were just unfrozen, may be far too large for them, though no rate rose."
     )
     yield Candidate(
         "learning_rate", 0.84, (text,), ("the rate of that group by itself: the largest of all is recorded.",)
