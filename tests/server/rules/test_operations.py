@@ -85,6 +85,14 @@ def test_weights_of_rows(
     assert ("division by 0" in advice) == (cause != "data")
 
 
+def test_a_target_that_outputs_are_compared_with(recording: Recording) -> None:
+    """Rather than what is computed of it, as an advantage of a reward."""
+    given = tuple(SavedValue(op, "other", is_given=True, value=value(nan_count=3)) for op in ("Mul", "Sub"))
+    finding = of_loss(recording, LossGraph(bad=given))
+    assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("data", "likely")
+    assert "beside outputs, for a difference" in text(finding)
+
+
 def test_a_target_of_a_loader_that_only_the_difference_shows(recording: Recording) -> None:
     made = SavedValue("Pow", "self", is_given=False, value=value(nan_count=3))
     finding = of_loss(recording, LossGraph(bad=(made,), loaded=LoadedBatch(2, 1)))

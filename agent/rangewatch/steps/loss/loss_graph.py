@@ -44,6 +44,9 @@ _PLACES_OF = {
 _OF_ROWS = ("Logsumexp",)
 """Operations whose result is -Inf of a row of -Inf alone: that is no mask."""
 
+_SUMS = ("Add", "Sub")
+"""Operations that keep nothing, and whose result is never NaN where they are given finite numbers."""
+
 _FROM_ZERO = {("Div", "other"), ("Reciprocal", "self"), ("Rsqrt", "self"), ("Remainder", "other"), ("Fmod", "other")}
 _FROM_NEGATIVE = {("Log", "self"), ("Log2", "self"), ("Log10", "self"), ("Xlogy", "other")}
 """Operations that are not finite where the operand of this name is 0, or is not above it."""
@@ -122,7 +125,7 @@ def _nodes(root: Any) -> list[Any]:
 def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedValue, ...]]:
     """What was not finite first, and what was given to operations that are not finite there."""
     reader, tainted = TensorReader(), set()
-    bad: list[tuple[SavedValue, Tensor]] = []
+    bad: list[tuple[Any, SavedValue, Tensor]] = []
     risky: list[SavedValue] = []
     for node in _nodes(root) if root is not None else ():
         values = list(_saved(node, reader))
@@ -131,10 +134,28 @@ def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedV
             tainted.add(node)
         elif is_bad:
             tainted.add(node)
-            bad += is_bad
+            bad += [(node, *each) for each in is_bad]
         risky += [each for each, _ in values if _is_risky(each)]
-    bad.sort(key=lambda each: _order(each[0]))
-    return bad[:MOST_VALUES], tuple(risky[:MOST_VALUES])
+    # Of an operation that is not finite of what it was given a sum behind it may be NaN as well.
+    known = [(saved if risky else _given_to_sum(node, saved), tensor) for node, saved, tensor in bad]
+    known.sort(key=lambda each: _order(each[0]))
+    return known[:MOST_VALUES], tuple(risky[:MOST_VALUES])
+
+
+def _given_to_sum(node: Any, saved: SavedValue) -> SavedValue:
+    """The operand from outside of a sum or a difference, where what `node` keeps is the result of one and holds NaN:
+    the same elements of it are NaN, since the other operand is the model's and passed nothing that makes such."""
+    place = _place(saved.op, saved.name)
+    if saved.is_given or saved.name == "result" or place is None or not saved.value.nan_count:
+        return saved
+    made = node.next_functions[place][0]
+    if _op(made) in _SUMS and any(child is None for child, _ in made.next_functions):
+        return SavedValue(_op(made), "other", True, saved.value)
+    return saved
+
+
+def _place(op: str, name: str) -> int | None:
+    return _PLACES_OF.get((op, name), _PLACES.get(name))
 
 
 def _is_mask(saved: SavedValue) -> bool:
@@ -154,7 +175,7 @@ def _saved(node: Any, reader: TensorReader) -> Iterator[tuple[SavedValue, Tensor
             continue
         details = reader.whole(name, tensor)
         if details is not None:
-            place = _PLACES_OF.get((op, name), _PLACES.get(name))
+            place = _place(op, name)
             is_given = name != "result" and (place is None or place >= len(following) or following[place][0] is None)
             yield SavedValue(op, name, is_given, details), tensor
 

@@ -417,7 +417,7 @@ def _given(loaded: LoadedBatch | None, came: SavedValue, *, is_whole: bool) -> I
     elif is_whole:
         yield Candidate("forward_arithmetic", 0.84, (text,), (NOT_RECORDED,))
         yield Candidate("data", LIKELY, (text,))
-    elif came.name == "target":
+    elif operations.is_target(came):
         yield Candidate("data", 0.75, (text,), (NOT_RECORDED,))
         yield Candidate("forward_arithmetic", LIKELY, (text,))
     else:

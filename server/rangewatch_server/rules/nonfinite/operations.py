@@ -21,6 +21,7 @@ WORDS = {
     "Log10": "a logarithm", "Xlogy": "a logarithm", "Div": "a division", "Reciprocal": "a division",
     "Rsqrt": "one divided by a root", "Sqrt": "a root", "Pow": "a power", "Norm": "a norm",
     "LinalgVectorNorm": "a norm", "Std": "a standard deviation", "Var": "a variance", "Mul": "a multiplication",
+    "Add": "a sum", "Sub": "a difference",
     "MseLoss": "mse_loss", "SmoothL1Loss": "smooth_l1_loss", "HuberLoss": "huber_loss", "NllLoss": "nll_loss",
     "BinaryCrossEntropy": "binary_cross_entropy", "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
     "Logsumexp": "logsumexp", "Acos": "an arc cosine", "Asin": "an arc sine",
@@ -61,11 +62,17 @@ def made_by(graph: LossGraph) -> SavedValue | None:
 
 
 def given(graph: LossGraph) -> SavedValue | None:
-    """Of what the loss was given from outside the operand with the fewest bad elements; None where results were bad."""
+    """Of what the loss was given from outside the operand with the fewest bad elements, a target rather than others;
+    None where results were bad."""
     if any(each.name == "result" for each in graph.bad):
         return None
     every = [each for each in graph.bad if each.is_given]
-    return min(every, key=lambda each: each.value.nan_count + each.value.inf_count, default=None)
+    return min(every, key=lambda each: (each.value.nan_count + each.value.inf_count, not is_target(each)), default=None)
+
+
+def is_target(saved: SavedValue) -> bool:
+    """Whether outputs are compared with it, and not multiplied by it."""
+    return saved.name == "target" or saved.op == "Sub"
 
 
 def is_whole(saved: SavedValue) -> bool:

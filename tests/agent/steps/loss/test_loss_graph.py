@@ -47,6 +47,30 @@ def test_what_came_from_outside_of_the_graph(ingest: IngestDouble) -> None:
     assert (graph.bad[0].value.nan_count, graph.bad[0].value.numel) == (1, 8)
 
 
+def test_a_target_that_a_difference_alone_was_given(ingest: IngestDouble) -> None:
+    target = torch.zeros(2, 4)
+
+    def loss(out: Tensor, step: int) -> Tensor:
+        target[1, 2] = NAN if step == 1 else 0.0
+        return (target - out).square().mean() if step < 3 else (out - target).square().mean()
+
+    ((step, graph),) = graphs(ingest, loss)
+    assert (step, graph.bad[0].op, graph.bad[0].is_given, graph.bad[0].value.nan_count) == (1, "Sub", True, 1)
+
+
+def test_a_difference_of_what_the_model_made_nan(ingest: IngestDouble) -> None:
+    """0 / 0 in what the loss is computed of, which the difference passes on."""
+    target = torch.zeros(2, 4)
+
+    def loss(out: Tensor, step: int) -> Tensor:
+        zero = out * (step != 1)
+        return (zero / zero.detach().abs() - target).square().mean()
+
+    ((step, graph),) = graphs(ingest, loss)
+    assert (step, graph.bad[0].op, graph.bad[0].is_given) == (1, "Pow", False)
+    assert graph.risky[0].op == "Div"
+
+
 def test_a_mask_of_minus_inf_is_nothing_that_began_it(ingest: IngestDouble) -> None:
     """Of log_softmax it stays: the NaN comes with what it is multiplied by."""
     mask, weights = torch.tensor([0.0, 0.0, 0.0, -INF]), torch.ones(2, 4)
