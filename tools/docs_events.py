@@ -25,6 +25,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "loss_function": "the first loss is a cross entropy, and over how many classes",
     "loss_broadcast": "one of the first losses compares every prediction with every target, by its shapes",
     "repeated_order": "a loader that is there to shuffle gave a second pass over its data the order of the first",
+    "repeated_random": "torch's random numbers are in the state in which they were some steps before",
     "communication_hook": "gradients are reduced by a communication hook of your own",
     "untied_weights": "names that stood for one parameter, and stand for several since",
     "unscaled_loss": "a backward of a loss that the loss scaler has not multiplied, for some steps, and when that ends",

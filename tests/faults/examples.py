@@ -24,6 +24,7 @@ from rangewatch.wire.events import (
     NotReduced,
     Optimizers,
     RepeatedOrder,
+    RepeatedRandom,
     Router,
     Routers,
     RowLoss,
@@ -242,6 +243,12 @@ def not_reduced(recording: Recording) -> None:
 def same_order(recording: Recording) -> None:
     events = [event(RepeatedOrder("DistributedSampler", 1, 20), 1, 23)]
     recording.write(WEIGHTS, STEPS, series={"loss": 1.0}, events=events)
+
+
+def same_random(recording: Recording) -> None:
+    at = np.arange(STEPS)
+    events = [event(RepeatedRandom(12, 12), 1, 15)]
+    recording.write(WEIGHTS, STEPS, series={"loss": 1.0, "input_rms": 1 + at % 12 / 100}, events=events)
 
 
 def one_class(recording: Recording) -> None:
@@ -740,6 +747,7 @@ ALL = (
     Example("mesh_contradiction", "", contradiction),
     Example("gradients_not_reduced", "", not_reduced),
     Example("repeated_order", "", same_order),
+    Example("repeated_random", "", same_random),
     Example("sorted_classes", "", one_class),
     Example("schedule_restarted", "", starts_over),
     Example("schedule_turned", "", turns),

@@ -83,6 +83,7 @@ from rangewatch.steps.optimizers.learning_rate import GroupRates, LearningRate
 from rangewatch.steps.optimizers.new_optimizers import NewOptimizers
 from rangewatch.steps.optimizers.optimizer_steps import OptimizerSteps
 from rangewatch.steps.phases import add_backward, add_optimizer_phase, add_phases
+from rangewatch.steps.random_states import RandomStates
 from rangewatch.steps.scalers.wrapped import stepping
 from rangewatch.steps.unpassed_scaler import UnpassedScaler
 from rangewatch.trackers.mirrors import chosen as trackers_chosen
@@ -584,6 +585,9 @@ def _add_hooks(
     given = InputScale(observer, agent.values, agent.of_inputs)
     given.begin_step(agent.step)
     observer.step_readers.append(given)
+    states = RandomStates(agent.events, agent.of_inputs)
+    states.begin_step(agent.step)
+    observer.step_readers.append(states)
     masks = MaskShares(observer, agent.guard, agent.values, agent.of_inputs, agent.fqns)
     agent.undo.callback(masks.remove)
     masks.begin_step(agent.step)

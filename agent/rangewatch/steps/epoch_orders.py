@@ -1,7 +1,8 @@
 """Event `repeated_order`: a loader that is there to shuffle gives a pass the batches of the one before, in its order.
 
 Of torch's DistributedSampler it is known by its epoch, which only `set_epoch` changes: of the same epoch the order is
-the same. Of other samplers by a few elements of the first batches of two passes, which are all the same. Counted are
+the same. Of other samplers by a few elements of the first batches of two passes, which are all the same; and why, where
+`set_epoch` was called with another number, or torch's random numbers were in the same state. Counted are
 passes of whose batches steps were made: an evaluation may have any order, over the training's own loader too. A step is
 of the loader that gave the last batch before it. A loader that is made anew for each pass is not seen.
 """
@@ -37,8 +38,12 @@ MOST_EVENTS = 16
 class _Pass:
     """One over a loader. `epoch`: that of its sampler, None where it does not decide on the order."""
 
-    def __init__(self, epoch: int | None) -> None:
-        self.epoch, self.count, self.is_trained, self.is_judged = epoch, 0, False, False
+    def __init__(self, sampler: Any) -> None:
+        self.epoch, self.count, self.is_trained, self.is_judged = _epoch(sampler), 0, False, False
+        told = getattr(sampler, "epoch", None)
+        self.told = told if isinstance(told, int) else None
+        """What `set_epoch` was given, of any sampler."""
+        self.state = _random_state(sampler)
         self.first_step = -1
         self.prints: list[int] = []
 
@@ -80,7 +85,7 @@ class EpochOrders:
         known = self._loaders.setdefault(loader, _Loader())
         if known.now is not None and known.now.is_trained and known.now.count >= FEWEST:
             known.before = known.now
-        known.now = _Pass(_epoch(sampler))
+        known.now = _Pass(sampler)
         self._iterators[iterator] = ref(loader)
 
     def given(self, iterator: Any, batch: Any) -> None:
@@ -116,24 +121,41 @@ class EpochOrders:
     def _judge(self, loader: Any, known: _Loader, before: _Pass, now: _Pass) -> None:
         is_epoch = now.epoch is not None
         is_same = now.epoch == before.epoch if is_epoch else _are_same(before.prints, now.prints)
+        is_passed_over = not is_epoch and now.told != before.told
+        is_seeded = now.state is not None and now.state == before.state
+        sampler = _shuffling(loader)
+        # Of one that says nothing of shuffling it is known by its epoch alone that another order is wanted.
+        is_same = is_same and (is_passed_over or isinstance(sampler, RandomSampler) or hasattr(sampler, "shuffle"))
         had, known.repeats = known.repeats, known.repeats + 1 if is_same else 0
         if self._sent < MOST_EVENTS and (known.repeats == 1 or (had and not is_same)):
             self._sent += 1
-            name = type(_shuffling(loader)).__name__[: limits.NAME_CHARACTERS]
+            name, batches = type(sampler).__name__[: limits.NAME_CHARACTERS], 0 if is_epoch else MOST
             self._agent.events.add(
-                RepeatedOrder(name, known.repeats, now.first_step, MOST if not is_epoch else 0, now.epoch or 0)
-            )
+                RepeatedOrder(
+                    name, known.repeats, now.first_step, batches, now.told or 0,
+                    is_epoch_unused=is_same and is_passed_over, is_seeded=is_same and is_seeded,
+                )
+            )  # fmt: skip
 
 
 def _shuffling(loader: Any) -> Any:
     """The sampler of a loader, if it is there to shuffle."""
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    if sampler is None:  # and not whether it is empty: some have no length, and raise
-        sampler = getattr(loader, "sampler", None)
-    if isinstance(sampler, RandomSampler):
-        return sampler
-    is_told = callable(getattr(sampler, "set_epoch", None)) and hasattr(sampler, "epoch")
-    return sampler if is_told and getattr(sampler, "shuffle", None) is True else None
+    of_batches = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(of_batches, "sampler", None), of_batches, getattr(loader, "sampler", None)):
+        if isinstance(sampler, RandomSampler):
+            return sampler
+        is_told = callable(getattr(sampler, "set_epoch", None)) and hasattr(sampler, "epoch")
+        if is_told and getattr(sampler, "shuffle", True) is True:
+            return sampler
+    return None
+
+
+def _random_state(sampler: Any) -> int | None:
+    """A number of the state of what a RandomSampler shuffles by."""
+    if not isinstance(sampler, RandomSampler):
+        return None
+    generator = sampler.generator or torch.default_generator
+    return hash(bytes(generator.get_state().numpy())) if generator.device.type == "cpu" else None
 
 
 def _epoch(sampler: Any) -> int | None:

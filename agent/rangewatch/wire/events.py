@@ -409,7 +409,8 @@ class LossBroadcast(Details, frozen=True):
 class RepeatedOrder(Details, frozen=True):
     """A loader whose `sampler`, a class, is there to shuffle gave the pass that began in step `first` the order of the
     one before; `repeats` passes in a row, 0: no longer. Known by the sampler's `epoch`, or where `batches` is more than
-    0 by so many first batches that were the same. The newest one stands.
+    0 by so many first batches that were the same: `is_epoch_unused`: though its `epoch` was another one;
+    `is_seeded`: torch's random numbers were in the same state in both. The newest one stands.
     """
 
     KIND = "repeated_order"
@@ -418,6 +419,20 @@ class RepeatedOrder(Details, frozen=True):
     first: Step = -1
     batches: int = 0
     epoch: int = 0
+    is_epoch_unused: bool = False
+    is_seeded: bool = False
+
+
+class RepeatedRandom(Details, frozen=True):
+    """Torch's random numbers on the host were, before the first forward of step `first` and of those after it, in the
+    state in which they were `period` steps before, and in another one between. `are_inputs_same`: what the model was
+    given was the same as then, where that is of whole numbers; else None. Sent once.
+    """
+
+    KIND = "repeated_random"
+    first: Step = -1
+    period: int = 0
+    are_inputs_same: bool | None = None
 
 
 class CommunicationHook(Details, frozen=True):

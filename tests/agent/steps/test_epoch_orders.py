@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,43 @@ def test_each_spell_is_said_once_and_its_end() -> None:
         sampler.set_epoch(epoch)
         loop.go(loader)
     assert [(each.repeats, each.epoch, each.first) for each in loop.said] == [(1, 0, 12), (0, 1, 36), (1, 2, 60)]
+
+
+class OfBatches:
+    """Batches of neighbours in an order that `epoch` should decide on."""
+
+    def __init__(self, *, is_told: bool) -> None:
+        self.epoch, self.is_told = 0, is_told
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.epoch if self.is_told else 0)
+        return iter([[2 * at, 2 * at + 1] for at in torch.randperm(12, generator=generator).tolist()])
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("epochs", [(0, 1, 2), (0, 0, 0)])
+def test_a_sampler_of_batches_that_passes_over_its_epoch(is_told: bool, epochs: tuple[int, ...]) -> None:
+    """Whether one that is never told an epoch is there to shuffle is not known."""
+    loop, sampler = Loop(), OfBatches(is_told=is_told)
+    loader: DataLoader[Any] = DataLoader(torch.arange(24), batch_sampler=sampler)  # type: ignore[arg-type]
+    for epoch in epochs:
+        sampler.set_epoch(epoch)
+        loop.go(loader)
+    said = [(each.repeats, each.first, each.is_epoch_unused) for each in loop.said]
+    assert said == ([(1, 12, True)] if not is_told and epochs[1] else [])
+
+
+@pytest.mark.parametrize("seeds", [(7, 7), (7, 8)])
+def test_a_seed_that_is_set_before_each_pass(seeds: tuple[int, int]) -> None:
+    loop = Loop()
+    loader = loader_of(RandomSampler(torch.arange(24)))
+    for seed in seeds:
+        torch.manual_seed(seed)
+        loop.go(loader)
+    assert [each.is_seeded for each in loop.said] == ([True] if seeds[0] == seeds[1] else [])
 
 
 @pytest.mark.parametrize("what", ["no steps", "few batches", "broken off"])

@@ -23,14 +23,24 @@ def sampler_is_told_the_same_epoch_each_time(job: Job) -> None:
     epochs.train(job, says="the same", looks_first=True)
 
 
-@planted("data", "repeated_order", step=range(24, 36), against=NOT_ORDER, least="info")
+@planted("data", "repeated_random", "repeated_order", step=range(24, 36), against=NOT_ORDER)
 def seed_is_set_at_the_top_of_each_epoch(job: Job) -> None:
     epochs.train(job, sampler="random", reseeds=True)
 
 
-@planted("data", "repeated_order", step=range(24, 36), against=NOT_ORDER, least="info")
+@planted("data", "repeated_order", step=range(24, 36), against=NOT_ORDER)
 def sampler_of_its_own_passes_over_the_epoch(job: Job) -> None:
     epochs.train(job, sampler="own", says="epoch", noise=0.05)
+
+
+@planted("data", "repeated_random", step=range(16, 36), against=NOT_ORDER)
+def seed_of_what_is_drawn_is_set_at_the_top_of_each_epoch(job: Job) -> None:
+    epochs.drawn(job)
+
+
+@planted("data", "repeated_random", step=range(40, 60), against=NOT_ORDER)
+def seed_of_batches_of_words_is_set_at_the_top_of_each_epoch(job: Job) -> None:
+    epochs.drawn(job, batches=40, words=True)
 
 
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

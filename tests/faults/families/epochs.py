@@ -107,6 +107,35 @@ def train(
             epoch += 1
 
 
+def drawn(job: Job, steps: int = 200, *, batches: int = 16, words: bool = False, seed: str = "the same") -> None:
+    """Batches are made as they are needed, `batches` in an epoch. `seed` is set at the top of each: "the same", that
+    of the "epoch", or around an evaluation alone ("forked")."""
+    torch.manual_seed(job.seed)
+    text = torch.randint(0, CLASSES, (4_096,))
+    first = nn.Sequential(nn.Embedding(CLASSES, 32), nn.Flatten()) if words else nn.Linear(FEATURES, 32)
+    model = nn.Sequential(first, nn.Dropout(0.1), nn.GELU(), nn.Linear(128 if words else 32, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    with job.attach(model, optimizer) as watch:
+        for step in range(steps):
+            if step % batches == 0 and seed in ("the same", "epoch"):
+                torch.manual_seed(11 + step * (seed == "epoch"))
+            elif step % batches == 0:
+                with torch.random.fork_rng(), torch.no_grad():
+                    torch.manual_seed(11)
+                    model(torch.randint(0, CLASSES, (8, 4)) if words else torch.randn(8, FEATURES))
+            if words:
+                at = torch.randint(0, len(text) - 5, (32, 1)) + torch.arange(4)
+                x, y = text[at], text[at[:, 0]]
+            else:
+                x = torch.randn(32, FEATURES)
+                y = x[:, :CLASSES].argmax(1)
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watch.log(loss=loss.item())
+
+
 HEALTHY: dict[str, dict[str, Any]] = {
     "the sampler is told the epoch": {"says": "epoch"},
     "evaluated in one and the same shuffled order": {"says": "epoch", "evaluated_by": "distributed"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rangewatch.wire.events import RepeatedOrder, event
 from rangewatch_server.rules.setup import repeated_order
 from tests.server.rules.conftest import Recording, tensor
@@ -36,6 +38,14 @@ def test_what_batches_show_is_likely(recording: Recording) -> None:
     recording.write(LAYERS, 60, events=[event(RepeatedOrder("RandomSampler", 1, 20, 8), 1, 28)])
     (finding,) = recording.diagnose(repeated_order.RULE).findings
     assert finding.severity == "info" and "seed" in finding.remedy[0].text
+
+
+@pytest.mark.parametrize(("why", "advice"), [("is_epoch_unused", "depend on its epoch"), ("is_seeded", "seed")])
+def test_batches_that_are_the_same_for_a_known_reason(recording: Recording, why: str, advice: str) -> None:
+    known = RepeatedOrder("RandomSampler", 1, 20, 8, **{why: True})
+    recording.write(LAYERS, 60, events=[event(known, 1, 28)])
+    (finding,) = recording.diagnose(repeated_order.RULE).findings
+    assert finding.severity == "warning" and advice in finding.remedy[0].text and "(shown)" in finding.evidence[2]
 
 
 def test_without_one_nothing_is_said(recording: Recording) -> None:

@@ -30,19 +30,30 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 
 
 def _finding(known: RepeatedOrder, ranks: list[int], rank: int, *, is_one: bool, is_over: bool) -> Finding:
-    is_shown = not known.batches
+    is_shown = not known.batches or known.is_epoch_unused or known.is_seeded
     who = "" if is_one else f", {ranks_text(ranks)}"
     over = "; later passes have another order" if is_over else ""
     why = (
         f"{known.sampler} shuffles by its seed and its epoch, which only set_epoch() changes: its epoch was "
         f"{known.epoch} in both passes."
-        if is_shown
+        if not known.batches
+        else f"{known.sampler} was told another epoch before the pass, {known.epoch}, and the first {known.batches} "
+        "batches of both passes had the same elements, as far as they were compared: its order does not depend on it."
+        if known.is_epoch_unused
+        else f"Torch's random numbers, by which {known.sampler} shuffles, were in the same state at the beginning of "
+        f"both passes, whose first {known.batches} batches had the same elements."
+        if known.is_seeded
         else f"The first {known.batches} batches of both passes had the same elements, as far as they were compared, "
         f"and {known.sampler} is there to shuffle."
     )
     cause = (
         "Cause (shown): nobody has called set_epoch() with another number between the two passes."
-        if is_shown
+        if not known.batches
+        else "Cause (shown): the code of the sampler, which passes over its epoch."
+        if known.is_epoch_unused
+        else "Cause (shown): the seed was set anew, to the same number, before the pass. It may be meant, as where a "
+        "pass is repeated on purpose."
+        if known.is_seeded
         else "Cause (likely): the seed that it shuffles by is the same in each pass. Against that: it may be meant, as "
         "where a pass is repeated on purpose."
     )
@@ -52,14 +63,22 @@ def _finding(known: RepeatedOrder, ranks: list[int], rank: int, *, is_one: bool,
         summary=f"Step {known.first}{who}: a pass over the data begins, with the same batches in the same order as the "
         f"pass before{over}.",
         evidence=(why, "Steps were made in both passes.", cause),
-        remedy=(_remedy(known, is_shown=is_shown),),
+        remedy=(_remedy(known),),
         facts={"sampler": known.sampler, "epoch": known.epoch, "batches": known.batches, "ranks": ranks,
                "is_over": is_over, "cause_class": "data"},
     )  # fmt: skip
 
 
-def _remedy(known: RepeatedOrder, *, is_shown: bool) -> Remedy:
-    because = "the sampler's own epoch in both passes" if is_shown else "what the first batches of both passes held"
+def _remedy(known: RepeatedOrder) -> Remedy:
+    because = (
+        "what the first batches of both passes held" if known.batches else "the sampler's own epoch in both passes"
+    )
+    if known.is_epoch_unused:
+        return Remedy(
+            "Make the sampler's order depend on its epoch, as by a generator with the seed plus the epoch.",
+            "generator = torch.Generator().manual_seed(7 + epoch)  # the sampler's own: self.seed + self.epoch",
+            because,
+        )
     if known.sampler == "RandomSampler":
         return Remedy(
             "Do not set torch's seed, or that of the loader's generator, anew at the top of each pass: set it once, or "
@@ -85,8 +104,9 @@ RULE = Rule(
     "The loss falls as ever; but rows are only ever averaged with the same others, and the end of each pass is the "
     "same part of the data, so that less is learned than with another order each time. `DistributedSampler` shuffles "
     "by its seed and its epoch, and its epoch stays 0 unless the loop calls `set_epoch`: a warning. Of a "
-    "`RandomSampler`, or another that has `shuffle=True` and `set_epoch`, it is known by the first 8 batches of the "
-    "two passes, and info. Passes without a step, as of an evaluation, and such of fewer than 4 batches do not count. "
-    "Not seen where the loader is made anew for each pass, or is no `torch.utils.data.DataLoader`.",
+    "`RandomSampler`, or another that has `set_epoch`, it is known by the first 8 batches of the two passes: a warning "
+    "where torch's random numbers were in the same state at the beginning of both, or `set_epoch` was called with "
+    "another number, and else info. Passes without a step, as of an evaluation, and such of fewer than 4 batches do "
+    "not count. Not seen where the loader is made anew for each pass, or is no `torch.utils.data.DataLoader`.",
     check=check,
 )

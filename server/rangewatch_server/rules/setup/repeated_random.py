@@ -1,0 +1,99 @@
+"""Torch's random numbers are the same again every so many steps: a seed that is set anew at the top of each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rangewatch.wire.events import RepeatedRandom, StateLoaded
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import INPUTS
+from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.recent import only_rank
+from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
+
+MOST_COMPARED, FEWEST = 64, 2
+"""Steps of which the sizes of inputs are compared with those a period before, and how many there must be."""
+
+
+def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
+    """At most one finding: where it was first seen."""
+    said = [(event, known) for event, known in evidence.details(RepeatedRandom) if known.period > 0]
+    if not said:
+        return
+    event, known = min(said, key=lambda each: (each[1].first, each[0].rank))
+    began = known.first - known.period
+    # A training that goes back to a checkpoint has the random numbers of then again, as it should.
+    if any(began < loaded.step <= known.first for loaded, _ in evidence.details(StateLoaded)):
+        return
+    yield _finding(known, only_rank(evidence), _are_inputs_same(evidence, known, event.rank))
+
+
+def _are_inputs_same(evidence: Evidence, known: RepeatedRandom, rank: int) -> bool | None:
+    """Whether the model was given the same batches as a period before; None where that is not known."""
+    if known.are_inputs_same is not None:
+        return known.are_inputs_same
+    stop = min(evidence.whole_stop, known.first + min(known.period, MOST_COMPARED))
+    pairs = same = 0
+    for name in INPUTS:
+        if evidence.has_series(name):
+            now = evidence.series(name, known.first, stop, rank)
+            before = evidence.series(name, known.first - known.period, stop - known.period, rank)
+            both = np.isfinite(now) & np.isfinite(before)
+            pairs, same = pairs + int(both.sum()), same + int((now[both] == before[both]).sum())
+    return None if pairs < FEWEST else pairs == same
+
+
+def _finding(known: RepeatedRandom, rank: int | None, are_inputs_same: bool | None) -> Finding:
+    what = (
+        "batches and all that is drawn at random are the same again"
+        if are_inputs_same
+        else "dropout, noise and all else that is drawn at random is the same again"
+    )
+    batches = (
+        "The model was given the same batches again, as far as they were compared: less is learned of them each time, "
+        "and they are learned by heart."
+        if are_inputs_same
+        else "The batches were others than those before."
+        if are_inputs_same is False
+        else "Whether the batches were the same as well is not known."
+    )
+    return Finding(
+        severity="" if are_inputs_same else "info", rank=rank, step=known.first, subject="random",
+        summary=f"{place(known.first, rank)}: {what} as {known.period} steps before: torch's random numbers are in the "
+        "same state.",
+        evidence=(
+            f"Before the first forward of step {known.first} and of those after it the state of torch's generator on "
+            f"the host was that of {known.period} steps before, and it was another one between.",
+            batches,
+            "Cause (shown): the seed was set anew to the same number, or a state of the generator was put back. It may "
+            "be meant, as for a test that is to be repeated.",
+        ),
+        remedy=(
+            Remedy(
+                "Set the seed once, before the first step, or by the number of the epoch; for an evaluation that is to "
+                "be the same each time take a generator of its own, or torch.random.fork_rng().",
+                "torch.manual_seed(7 + epoch)  # in place of the same number in each epoch\n"
+                "with torch.random.fork_rng():  # around an evaluation: what the training draws goes on behind it\n"
+                "    torch.manual_seed(0)",
+                "the state of torch's generator was read in each step",
+            ),
+        ),
+        facts={"period": known.period, "are_inputs_same": are_inputs_same, "cause_class": "data"},
+    )  # fmt: skip
+
+
+RULE = Rule(
+    name="repeated_random",
+    title="Random numbers repeat",
+    severity="warning",
+    explanation="Torch's generator on the host is, in each of four steps in a row or more, in the state in which it "
+    "was a number of steps before: the seed is set to the same number again and again, such as at the top of each "
+    "epoch, or before each evaluation. What is drawn from it repeats: dropout, noise, augmentation, the order of rows, "
+    "and batches that are made as they are needed. A warning where the batches are the same too, and else info. The "
+    "state is read before each step's first forward; generators of an accelerator, of one's own, of Python and of "
+    "NumPy are not. Steps that are made again after a checkpoint was loaded do not count.",
+    check=check,
+    explains=("repeated_order",),
+)

@@ -1,0 +1,47 @@
+"""Random numbers that are the same again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rangewatch.wire.events import RepeatedRandom, StateLoaded, event
+from rangewatch_server.rules.setup import repeated_random
+from tests.server.rules.conftest import Recording, tensor
+
+LAYERS = [tensor("head.weight", "grad", 0)]
+STEPS, PERIOD = 60, 12
+SIZES = 1 + np.arange(STEPS) % PERIOD / 100
+
+
+def found(recording: Recording, sizes: Any = None, *, same: bool | None = None, events: Any = ()) -> Any:
+    series = {"loss": 1.0} if sizes is None else {"loss": 1.0, "input_rms": sizes}
+    said = event(RepeatedRandom(PERIOD, PERIOD, same), 1, PERIOD + 3)
+    recording.write(LAYERS, STEPS, series=series, events=[said, *events])
+    return recording.diagnose(repeated_random.RULE).findings
+
+
+def test_batches_of_the_same_sizes(recording: Recording) -> None:
+    (finding,) = found(recording, SIZES)
+    assert (finding.severity, finding.step, finding.rank) == ("warning", PERIOD, 0)
+    assert finding.summary.startswith("Step 12, rank 0: batches and all that is drawn at random are the same again")
+    assert "manual_seed" in finding.remedy[0].code and finding.facts["cause_class"] == "data"
+
+
+@pytest.mark.parametrize(("sizes", "words"), [(None, "is not known"), (1 + np.arange(STEPS) / 100, "were others")])
+def test_batches_that_are_others_or_not_known(recording: Recording, sizes: Any, words: str) -> None:
+    (finding,) = found(recording, sizes)
+    assert finding.severity == "info" and words in " ".join(finding.evidence)
+    assert "dropout, noise" in finding.summary
+
+
+@pytest.mark.parametrize(("same", "severity"), [(True, "warning"), (False, "info")])
+def test_batches_of_whole_numbers(recording: Recording, same: bool, severity: str) -> None:
+    (finding,) = found(recording, same=same)
+    assert finding.severity == severity
+
+
+def test_steps_that_are_made_again_from_a_checkpoint(recording: Recording) -> None:
+    assert found(recording, SIZES, events=[event(StateLoaded("AdamW"), 2, PERIOD)]) == ()
