@@ -2,7 +2,7 @@
 of the net are in kilovolts (millivolts were converted twice): the squared error is about 1e-11, the gradients about 1e-12, far below the eps of Adam
 (1e-8), so that each update is a ten thousandth of what the rate says.
 Without Rangewatch: loss 2.6e-11 to 4e-11 from first to last step, the largest gradient 2e-12, no weight has moved by more than 1.0e-4 in 220 steps; in
-millivolts weights move by 0.56 and the loss goes to 0.42 (from some 30).
+millivolts weights move by 0.56 and the loss goes to 0.42 (from 43).
 Cause: eps (or the scale of the data, or the optimizer). Step: from 0 on. Right: eps / units / scale of the loss or targets. Wrong: GradScaler, mask,
 clip."""
 EXPECT = {"cause": ["eps", "optimizer", "data", "loss_scale"], "step": [0, 100], "place": None, "rank": 0, "least": "info",
