@@ -23,7 +23,7 @@ def test_a_relu_with_zeros_alone_is_told(recording: Recording) -> None:
     assert recording.diagnose(RULE, stop=80).findings == ()
     (found,) = recording.diagnose(RULE).findings
     assert (found.tensor, found.rank, found.step) == ("layers.1", 0, 50)
-    assert found.facts == {"zero_share": 1.0, "since_step": 50, "tensors": 2}
+    assert found.facts == {"zero_share": 1.0, "since_step": 50, "latest_step": 50, "tensors": 2}
     assert found.summary == "Step 50, rank 0: the output of layers.1 (ReLU) is dead: it has nothing but zeros."
 
 

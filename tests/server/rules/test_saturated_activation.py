@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,17 +13,35 @@ from tests.server.rules.conftest import Recording, tensor
 MEASURED = (np.arange(350) % 100 == 0).astype(float)
 
 
-def write(recording: Recording, module: str, mean_square: float, fqn: str = "blocks.0.act", every: float = 1.0) -> None:
+def write(
+    recording: Recording, module: str, mean_square: Any, fqn: str = "blocks.0.act", every: float = 1.0, **more: Any
+) -> None:
     full = {"full_numel": 32 * MEASURED, "sum_sq": 32 * mean_square * MEASURED}
-    recording.write([tensor(fqn, module=module)], 350, {"amax": every, **full})
+    recording.write([tensor(fqn, module=module)], 350, {"amax": every, **full}, **more)
 
 
 @pytest.mark.parametrize("module", ["Tanh", "Sigmoid"])
 def test_a_flat_curve_is_told(recording: Recording, module: str) -> None:
     write(recording, module, 0.999)
     (found,) = recording.diagnose(RULE).findings
-    assert (found.tensor, found.rank, found.step) == ("blocks.0.act", 0, 319)  # it was measured at 300
+    assert (found.tensor, found.rank, found.step) == ("blocks.0.act", 0, 0)
     assert found.facts["mean_slope"] == pytest.approx(0.001)
+    assert "in all measurements" in found.evidence[1] and "begin with smaller weights" in found.remedy[0].text
+
+
+def test_it_began_in_the_run(recording: Recording) -> None:
+    steps = np.arange(350)
+    full = {"full_numel": 32 * MEASURED, "sum_sq": 32 * np.where(steps < 100, 0.5, 0.999) * MEASURED}
+    recording.write([tensor("act", module="Tanh")], 350, {"amax": 1.0, **full})
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.step, found.facts["latest_step"]) == (64, 127), "measured at 100"
+    assert "since a step from 64 to 127" in found.evidence[1] and "before step 64" in found.remedy[0].text
+
+
+def test_what_the_model_is_given_is_large(recording: Recording) -> None:
+    write(recording, "Tanh", 0.999, series={"input_rms": 5e4})
+    (found,) = recording.diagnose(RULE).findings
+    assert found.remedy[0].text.startswith("Normalise what the model is given, whose root mean square is 5e+04")
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ EXPECTED = 4.0
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """`share` of the elements that are 0; `since`: the first step known of; `points` that were examined. `units`: the
-    share of those that get no gradient, where that is what is known.
+    """`share` of the elements that are 0; `since`: the first step known of, or of a group of steps to whose last,
+    `latest`, it may have begun; `points` that were examined. `units`: the share of those that get no gradient, where
+    that is what is known.
     """
 
     tensor: int
@@ -66,6 +67,7 @@ class Dead(msgspec.Struct, frozen=True):
     step: int
     points: int
     units: float = 0.0
+    latest: int = -1
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -138,7 +140,10 @@ def _nearly(evidence: Evidence, tensors: Array, least: float) -> Iterator[Dead]:
             at = np.flatnonzero(np.isfinite(share))
             low = np.flatnonzero(share[at] < bar)
             since = at[low[-1] + 1] if len(low) else at[0]
-            yield Dead(tensor, float(last[-1]), int(past.starts[since]), int(past.ends[at[-1]]), len(at))
+            yield Dead(
+                tensor, float(last[-1]), int(past.starts[since]), int(past.ends[at[-1]]), len(at),
+                latest=int(past.ends[since]),
+            )  # fmt: skip
 
 
 def _width(shape: tuple[int, ...]) -> float:
@@ -168,8 +173,10 @@ def _units(evidence: Evidence, tensors: Array) -> Iterator[Dead]:
         since = there[alive[-1] + 1 :] if len(alive) else there
         if len(since) and expected[since].mean() >= EXPECTED * (1 - silent[since]).mean():
             last = int(since[-1])
-            yield Dead(tensor, float(zeros[last]), int(past.starts[since[0]]), int(past.ends[last]), len(since),
-                       float(silent[last]))  # fmt: skip
+            yield Dead(
+                tensor, float(zeros[last]), int(past.starts[since[0]]), int(past.ends[last]), len(since),
+                float(silent[last]), int(past.ends[since[0]]),
+            )  # fmt: skip
 
 
 LEVEL_COUNTS = (*COUNTS, "numel")
@@ -200,13 +207,15 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
     what = f"is dead: it has {'nothing but zeros' if first.share == 1.0 else f'{first.share:.4%} zeros'}"
     if first.units:
         what = f"has mostly dead units: {first.units:.0%} of them are zero for each row of a batch, and get no gradient"
+    latest = max(first.latest, first.since)
+    when = f"one after it, up to step {latest}" if latest > first.since > evidence.start else "before"
     whose = "" if len(evidence.ranks) == 1 else " on all ranks"
     more = [evidence.tensors.entries[each.tensor] for each in dead[1:]]
     return Finding(
         rank=rank, step=first.since, tensor=entry.fqn, kind=entry.kind, subject="dead",
         summary=f"{where}: {the(entry)} ({entry.module}) {what}.",
         evidence=(
-            f"It has been so since step {first.since} or before{whose}, in {first.points} measurements.",
+            f"It has been so since step {first.since} or {when}{whose}, in {first.points} measurements.",
             "Zeros of a ReLU pass no gradient back: what lies before it does not learn."
             if RELU_LIKE.fullmatch(entry.module) else "Before, it gave other values.",
             *(
@@ -216,7 +225,7 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
             *([f"{len(more)} more are dead: {listed(more)}."] if more else []),
         ),
         remedy=tuple((_unit_remedies if first.units else _remedies)(evidence, entry, first.since)),
-        facts={"zero_share": first.share, "since_step": first.since, "tensors": len(dead)},
+        facts={"zero_share": first.share, "since_step": first.since, "latest_step": latest, "tensors": len(dead)},
     )  # fmt: skip
 
 

@@ -682,6 +682,13 @@ RULE = Rule(
         Threshold("least_rise", 0.25, "of its usual value", "And by how much of it.", (("megatron", 9.0),)),
         Threshold("least_values", 3.0, "values in a row", "So many must be high, or more."),
     ),
-    explains=("vanishing_gradient", "short_spike", "loss_stuck", "dead_expert"),
+    explains=(
+        "vanishing_gradient",
+        "short_spike",
+        "loss_stuck",
+        "dead_expert",
+        "dead_activation",
+        "saturated_activation",
+    ),
     leads_to=("exploding_gradient", "first_nonfinite", "loss_nonfinite"),
 )

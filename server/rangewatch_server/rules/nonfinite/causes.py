@@ -50,6 +50,10 @@ BLOWN_BITS = 10.0
 DATA_BITS = 10.0
 """Bits by which a first output must jump with an input that is as much larger than what a batch usually is."""
 
+TARGET_TIMES, FEWEST_LOSSES, USUAL_BITS = 100.0, 8, 1.0
+"""How many times all before it, of so many at least, a loss must be whose targets are that large; and bits within which
+outputs are as usual."""
+
 JUMP_BITS = 20.0
 """Bits by which a first output must jump within one step to speak for the batch, where no input was recorded."""
 
@@ -122,7 +126,7 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool, jumped: Candidate
     if rate_rose:
         everything.append(Candidate("learning_rate", 0.9, ("The learning rate had risen right before.",)))
     if origin.kind in ("forward", "between", "backward", "loss", "optimizer", "weight") and not case.is_first_step():
-        everything += _data(case)
+        everything += _data(case, origin)
         is_of_batch = any(each.cause == "data" for each in everything)
         if origin.cause not in NOT_OF_UPDATES and not is_of_batch and jumped is None:
             everything += _too_large_updates(case)
@@ -588,8 +592,35 @@ def output_rise(case: Case) -> float | None:
     return float(np.median(rises)) if rises else None
 
 
-def _data(case: Case) -> Iterator[Candidate]:
+def jumped_alone(case: Case) -> bool:
+    """Whether the loss of this step was finite and far above all before it while each output was as usual: neither the
+    weights nor what the model was given made it so."""
+    name, step, rank = loss_name(case.evidence), case.bad.step, case.bad.rank
+    if name is None:
+        return False
+    values = np.abs(case.evidence.series(name, max(case.evidence.start, step - HISTORY), step + 1, rank))
+    before = values[:-1][np.isfinite(values[:-1])]
+    if len(before) < FEWEST_LOSSES or not np.isfinite(values[-1]) or values[-1] < TARGET_TIMES * before.max():
+        return False
+    outputs = np.flatnonzero(case.view.is_of("output") & (case.view.columns["amax"] > 0))
+    history = np.where(np.isfinite(case.bits_before[outputs]), case.bits_before[outputs], -np.inf)
+    rises = np.log2(case.view.columns["amax"][outputs]) - history.max(axis=1, initial=-np.inf)
+    return bool(len(rises) and not case.view.is_bad[outputs].any() and rises.max() < USUAL_BITS)
+
+
+def _targets(case: Case, origin: Origin) -> Iterator[Candidate]:
+    if origin.kind == "backward" and origin.cause not in NOT_OF_UPDATES and jumped_alone(case):
+        text = (
+            "The loss jumped at this very step, and no output of it was larger than before: what the loss is given "
+            "besides outputs, such as the targets of this batch, is that large."
+        )
+        against = "A term of the loss that was raised at this step looks the same."
+        yield Candidate("data", 0.86, (text,), (against,))
+
+
+def _data(case: Case, origin: Origin) -> Iterator[Candidate]:
     """An input of the model that is finite and far larger than what its first modules have been given before."""
+    yield from _targets(case, origin)
     if case.model_inputs is None:
         yield from _jump(case)
     inputs = [each for each in case.model_inputs or () if not each.is_bad and each.amax >= LARGE_INPUT]

@@ -16,6 +16,7 @@ from rangewatch_server.rules.nonfinite.causes import (
     Candidate,
     filled_input,
     is_near_limit,
+    jumped_alone,
     outputs_reach_limit,
     reaches_limit,
 )
@@ -222,6 +223,11 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         yield Remedy(
             "Look at the batch of this step as the loader gives it, targets and weights of rows too, and leave out "
             "rows that are not finite, or fill them in.", check_targets(case.bad.step), because,
+        )  # fmt: skip
+    elif best.cause == "data" and origin.kind == "backward" and jumped_alone(case):
+        yield Remedy(
+            "Look at the targets of this batch, and leave out or clamp those that are so large; and leave out a step "
+            "whose gradients are not finite, as torch.amp.GradScaler does.", check_targets(case.bad.step), because,
         )  # fmt: skip
     elif best.cause == "data" and origin.kind != "data":
         yield Remedy(
