@@ -134,6 +134,19 @@ def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
     assert "learning rate of 1e-09" in finding.summary and finding.facts["lr"] == 1e-9
 
 
+NOISY = 2.3 * np.exp(np.random.default_rng(0).normal(0, 0.3, STEPS))
+
+
+@pytest.mark.parametrize("shift", [0.93, 1.1])
+@pytest.mark.parametrize(("optimizer", "fraction"), [("AdamW", 2e-6), ("SGD", 8e-6)])
+def test_a_noisy_loss_of_weights_that_do_not_move(
+    recording: Recording, shift: float, optimizer: str, fraction: float
+) -> None:
+    loss = NOISY * np.where(AT < 64, 1.0, shift)
+    (finding,) = low_rate(recording, 4e-7, loss, initial=0.0, fraction=fraction, optimizer=optimizer)
+    assert finding.facts["cause_class"] == "learning_rate" and "Raise the learning rate" in finding.remedy[0].text
+
+
 @pytest.mark.parametrize(
     ("optimizer", "gradient", "cause"),
     [("Adam", 3e-11, "optimizer"), ("Adam", 3e-8, "learning_rate"), ("SGD", 3e-11, "learning_rate")],
@@ -166,6 +179,9 @@ def test_gradients_far_below_the_eps_of_adam(
         {"rate": np.linspace(1e-5, 1e-6, STEPS)},  # the end of a schedule
         {"rate": 1e-9, "initial": 0.0, "fraction": 0.0},  # rounded away, or nothing is updated
         {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": np.linspace(2.3, 2.2, STEPS)},
+        {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": NOISY * np.where(AT < 64, 1.0, 0.6)},
+        {"rate": 4e-7, "initial": 0.0, "fraction": 2e-5},  # a large model that is tuned
+        {"rate": 1e-2, "initial": 0.0, "fraction": 2e-5, "optimizer": "SGD"},  # nothing is left to learn
     ],
 )
 def test_low_rates_that_are_meant(recording: Recording, given: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rangewatch.wire.events import Clipping, LossFunction, Optimizers
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import first_and_last
+from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.loss.series import rates as rates_of
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
@@ -51,6 +51,17 @@ FLAT, STILL, RISEN = 0.8, 0.98, 1.1
 """Parts of the first loss: below the first it has learned; above the second nothing has happened; above the third
 something else has. What falls a little at a low rate is the loss of first outputs that are worse than chance."""
 
+MOVED, MOVED_BY_SGD = 1e-3, 0.01
+"""Of its weight: updates that come to less than this in all of their steps. Of a large model that is tuned by an Adam
+less may be enough."""
+
+LOW_OF_SGD = 1e-5
+"""Learning rate of SGD that makes such updates: at a higher one gradients are small, as where nothing is left to learn.
+"""
+
+USUAL = 0.25
+"""Quantile of the first losses below which the last ones, in the median, have fallen."""
+
 FEW = 32
 
 GROWS = 1.05
@@ -77,7 +88,11 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
     medians = first_and_last(evidence, FEW, stop)
     if not every[at].max() > 0 or medians is None or not medians[0] > 0:
         return
-    if (part := medians[1] / medians[0]) > RISEN:
+    part, known = medians[1] / medians[0], _fractions(evidence, stop)
+    # Whatever a noisy loss does, weights that have hardly moved have learned nothing, unless it shows.
+    far = known.max() * (stop - evidence.start) if len(known) >= READINGS else np.inf
+    is_still = far <= (MOVED if keeps_squares(evidence) else MOVED_BY_SGD) and _is_noise(evidence, stop)
+    if part > RISEN and not is_still:
         return
     rates, steps = every[at], evidence.start + at
     initial = max((known.initial_lr for _, known in evidence.details(Optimizers)), default=0.0)
@@ -92,15 +107,26 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
         return
     if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
-    elif part >= STILL and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
-        known = _fractions(evidence, stop)
-        if len(known) >= READINGS and 0 < known.max() <= TINY:
+    elif (part >= STILL or is_still) and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
+        is_sgd = not keeps_squares(evidence) and rates.max() <= LOW_OF_SGD
+        is_tiny = known.max(initial=0.0) <= TINY or (is_still and is_sgd)
+        if len(known) >= READINGS and known.max() > 0 and is_tiny:
             least = _under_eps(evidence)
             largest = float(known.max())
             if least is None:
                 yield _of_size(evidence, steps, rates, largest, part)
             else:
                 yield _of_eps(evidence, steps, rates, largest, part, least)
+
+
+def _is_noise(evidence: Evidence, stop: int) -> bool:
+    """Whether the last losses are no other than single ones of the first are."""
+    name, low = loss_name(evidence), evidence.start
+    if name is None:
+        return False
+    first, last = evidence.series(name, low, low + FEW), evidence.series(name, max(low, stop - FEW), stop)
+    first, last = first[np.isfinite(first)], last[np.isfinite(last)]
+    return bool(len(first) and len(last) and np.quantile(first, USUAL) <= np.median(last) <= first.max())
 
 
 def _is_squared(evidence: Evidence, rates: Array, initial: float) -> bool:
