@@ -571,6 +571,14 @@ def decayed(recording: Recording) -> None:
     recording.write(WEIGHTS, 300, series={"loss": 1.0, "lr": 2e-3 * 0.9 ** np.arange(300)})
 
 
+def begins_high(recording: Recording) -> None:
+    at = np.arange(STEPS)
+    rate = 1e-3 * np.maximum(1.0, 60 / (1 + at))
+    loss = np.where(at < 5, 2.3 + at, 2.3)
+    known = [event(Optimizers(("AdamW",), initial_lr=1e-3), 1, 2)]
+    recording.write(WEIGHTS, STEPS, series={"loss": loss, "lr": rate}, events=known)
+
+
 def divided_twice(recording: Recording) -> None:
     updates = np.r_[np.full(60, 1e-3), np.full(100, 1e-3 / 16384)]
     events = [event(Optimizers(("SGD",)), 1, 2), event(SampledWeights(("embed.weight",), True), 1, 2)]
@@ -751,6 +759,7 @@ ALL = (
     Example("sorted_classes", "", one_class),
     Example("schedule_restarted", "", starts_over),
     Example("schedule_turned", "", turns),
+    Example("schedule_begins_high", "", begins_high),
     Example("schedule_over", "", decayed),
     Example("batch_along_mesh", "The same rows on several ranks", same_rows),
     Example("batch_along_mesh", "Ranks of one model with other rows", other_rows),

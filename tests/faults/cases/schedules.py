@@ -60,6 +60,14 @@ def cosine_of_100_steps_in_a_training_of_260(job: Job) -> None:
     schedules.ends(job, length=100, kind="cosine", text=True)
 
 
+@planted(
+    "learning_rate", "schedule_begins_high", step=range(0, 8), against=("GradScaler", "bfloat16", r"[Mm]ask"),
+    also=("loss_spike", "short_spike", "exploding_gradient"),
+)  # fmt: skip
+def warm_up_that_is_upside_down(job: Job) -> None:
+    schedules.begins_high(job)
+
+
 NOT_DECAY = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples", r"[LlRr](ower|aise) the learning rate")
 
 

@@ -102,6 +102,19 @@ def warmed(
     scheduled(job, model, made, lambda n: min(1.0, (n + 1) / moves), loss_of, steps, every=every)
 
 
+def begins_high(job: Job, steps: int = LONG, *, times: float = 80.0, length: int = 50) -> None:
+    """A warm-up by `length` / step in place of step / `length`."""
+    torch.manual_seed(job.seed)
+    data, model = tokens(job.seed), Transformer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+
+    def loss_of(step: int) -> Tensor:
+        x, y = data(step)
+        return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+
+    scheduled(job, model, optimizer, lambda step: max(1.0, times / (step + 1)), loss_of, steps)
+
+
 def constant(
     job: Job, steps: int = 240, *, lr: float, optimizer: Any = torch.optim.AdamW, kind: str = "noisy",
     trained: int = 0, frozen: bool = False, bfloat16: bool = False,

@@ -97,7 +97,7 @@ def _earlier(values: Array, at: int, jumps: Array) -> int | None:
     changes = np.abs(np.diff(row)) > TOLERANCE * np.abs(row[1:]) if len(row) == SAME else np.zeros(0, bool)
     if len(row) < SAME or not np.isfinite(row).all() or changes.sum() < SAME // 2:
         return None
-    places = np.flatnonzero(np.abs(values[: at - SAME] - row[0]) <= TOLERANCE * row[0])
+    places = np.flatnonzero(np.abs(values[: max(0, at - SAME)] - row[0]) <= TOLERANCE * row[0])
     for each in places.tolist():
         other = values[each : each + SAME]
         if each not in jumps and (np.abs(other - row) <= TOLERANCE * np.abs(row)).all():
