@@ -2,7 +2,8 @@
 
 A mask that is turned around, or left out, makes no value large and none NaN: only the loss shows it. So of the step's
 first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
-or 1), as the share of its elements that are 1; and of the step's first `scaled_dot_product_attention` the share of
+or 1 and lies beside what has its shape), as the share of its elements that are 1: what is given alone masks nothing,
+whatever it looks like. And of the step's first `scaled_dot_product_attention` the share of
 places that its mask lets be read, 1 where it has none. Torch's Transformer layers call that; `nn.MultiheadAttention`
 does with `need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then.
 """
@@ -81,11 +82,11 @@ class MaskShares(StepReader, InputListener):
     def inputs_given(self, values: Any) -> None:
         """The model is called with these, for the first time in the step."""
         self._of_inputs.remove(self)
-        tensors = [each for each in leaves(values) if isinstance(each, Tensor)]
-        booleans = [each for each in tensors if each.dtype is torch.bool]
-        whole = [each for each in tensors if each.dtype in _WHOLE and each.dim() > 1][:MOST_WHOLE]
+        tensors = [each for each in leaves(values) if isinstance(each, Tensor) and not each.is_nested]
+        booleans = [each for each in tensors if each.dtype is torch.bool and len(tensors) > 1]
+        whole = [each for each in tensors if each.dtype in _WHOLE and each.dim() > 1 and _is_beside(each, tensors)]
         share: Tensor | float | None = None
-        for each in (*booleans[:1], *whole):
+        for each in (*booleans[:1], *whole[:MOST_WHOLE]):
             its = self._share(each, _of_ones)
             if not isinstance(its, Tensor):
                 share = its if share is None else share
@@ -130,6 +131,11 @@ class MaskShares(StepReader, InputListener):
             return share
         value = float(share)
         return None if math.isnan(value) else value
+
+
+def _is_beside(mask: Tensor, tensors: list[Tensor]) -> bool:
+    """Whether something else has its shape, or begins with it: boards and sets of 0 and 1 are what is learned from."""
+    return any(each is not mask and each.shape[: mask.dim()] == mask.shape for each in tensors)
 
 
 def _one_of_alike(mask: Tensor) -> Tensor:
