@@ -24,7 +24,7 @@ from rangewatch_server.rules.loss.spike.bands import (
     stays,
 )
 from rangewatch_server.rules.nonfinite.causes import Candidate
-from rangewatch_server.rules.recent import tensors_of
+from rangewatch_server.rules.recent import Array, tensors_of
 from rangewatch_server.rules.trend import MAD
 
 FAR_BITS = 3.0
@@ -136,24 +136,23 @@ def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
 
 
 def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
-    """The loss rose at that step, and the gradients by the same factor."""
+    """The loss rose at that step, and the gradients by the same factor: those of outputs too, which have a bound where
+    rows are wrong, and sum over none."""
     low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad")
     if step - low < FEWEST or not len(tensors):
         return
-    ranks = list(ranks_of(evidence, rank))
-    amax = evidence.run.slice(RANGES, ranks, 0, low, step + 1, ("amax",), tensors).columns["amax"]
+    rise = _median_rise(evidence, tensors, low, step, rank)
+    of_outputs = _median_rise(evidence, tensors_of(evidence, "grad_output"), low, step, rank)
     with np.errstate(divide="ignore", invalid="ignore"):
-        gradients = np.log2(np.where(amax > 0, amax, np.nan))
-        if evidence.is_loss_scaled:
-            gradients = gradients - np.log2(evidence.series("loss_scale", low, step + 1))
         loss = np.log2(evidence.series(name, low, step + 1, rank))
-    known = np.isfinite(gradients[:, -1]) & np.isfinite(gradients[:, :-1]).any(axis=1)
-    if not known.any() or not np.isfinite(loss[:-1]).any():
+    if rise is None or not np.isfinite(loss[:-1]).any():
         return
-    rise = float(np.median(gradients[known, -1] - np.nanmedian(gradients[known, :-1], axis=1)))
     usual = float(np.nanmedian(loss[:-1]))
     factor = float(loss[-1]) - usual
-    if not FACTOR_BITS <= factor < np.inf or abs(rise - factor) > min(FACTOR_SLACK, FACTOR_PART * factor):
+    slack = min(FACTOR_SLACK, FACTOR_PART * factor)
+    if not FACTOR_BITS <= factor < np.inf or abs(rise - factor) > slack:
+        return
+    if of_outputs is not None and abs(of_outputs - factor) > slack:
         return
     texts = (
         f"The loss rose to about {2.0**factor:.3g} times what was usual, the gradients with it to about "
@@ -166,6 +165,20 @@ def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Ite
     else:
         text = "A cross entropy of rows that the model had nearly right, and has wrong now, rises so by itself."
         yield Candidate("forward_arithmetic", 0.5, (texts[0], text))
+
+
+def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:
+    """Bits by which gradients are above what they were from the step `low` on, the median of them; None: not known."""
+    if not len(tensors):
+        return None
+    amax = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, low, step + 1, ("amax",), tensors)
+    values = np.asarray(amax.columns["amax"], np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.log2(np.where(values > 0, values, np.nan))
+        if evidence.is_loss_scaled:
+            bits = bits - np.log2(evidence.series("loss_scale", low, step + 1))
+    known = np.isfinite(bits[:, -1]) & np.isfinite(bits[:, :-1]).any(axis=1)
+    return float(np.median(bits[known, -1] - np.nanmedian(bits[known, :-1], axis=1))) if known.any() else None
 
 
 NO_SLOPE, SAME = 8, 1e-3

@@ -24,7 +24,7 @@ from rangewatch_server.rules.loss.spike.batch import of_data, of_factor, of_no_s
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.idle_experts import idle_since
-from rangewatch_server.rules.loss.spike.raised_term import raised_term
+from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
     of_begun_anew,
     of_loaded,
@@ -88,14 +88,14 @@ def explained(
     # Where a weight was changed outputs rise, and gradients before it.
     term = None if outputs else raised_term(evidence, step, HISTORY)
     idle = idle_since(evidence, step)
+    is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
     every = [
         *anew, *written, *restored, *calls, *(each.candidate for each in (term, idle) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
             evidence, name, rank, step, outputs, gradients,
-            is_other=term is not None or (rate is not None and rate.weight >= SHOWN),
-            is_short=is_short, is_lasting=is_lasting,
+            is_other=is_other, is_short=is_short, is_lasting=is_lasting,
         ),
         *(() if is_short else of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else of_factor(evidence, name, step, rank)),
