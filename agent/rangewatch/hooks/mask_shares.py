@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from rangewatch.core.guard import Guard
 from rangewatch.hooks.attention_logits import SDPA
 from rangewatch.hooks.watched_function import Read, calling_module
+from rangewatch.recording.eager import hidden_from_modes, is_traced_now
 from rangewatch.recording.input_scale import ON_DEVICE, sampled
 from rangewatch.recording.level import TimedHook
 from rangewatch.recording.logged_values import LoggedValues
@@ -54,6 +55,7 @@ _CAUSAL = 0.5
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 _graph_task_id = torch._C._current_graph_task_id
+_NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
 class MaskShares(StepReader, InputListener):
@@ -104,14 +106,15 @@ class MaskShares(StepReader, InputListener):
         if self._has_attended or not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
             return
         found = calling_module(frame, self._fqns)
-        if found is None or not (found[0].training and torch.is_grad_enabled()):
+        if found is None or not (found[0].training and torch.is_grad_enabled()) or is_traced_now():
             return
         self._has_attended = True
         given: dict[str, Any] = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
         mask, without = given.get("attn_mask"), _CAUSAL if given.get("is_causal") else 1.0
-        share = self._share(mask, _of_read) if isinstance(mask, Tensor) else without
-        if share is not None:
-            self._values.record(ATTENDED, self._step, share)
+        with _NoTorchFunction(), hidden_from_modes([mask]):  # selective checkpointing counts what it sees
+            share = self._share(mask, _of_read) if isinstance(mask, Tensor) else without
+            if share is not None:
+                self._values.record(ATTENDED, self._step, share)
 
     @torch.no_grad()
     def _share(self, mask: Tensor, shares: Callable[[Tensor], Tensor]) -> Tensor | float | None:
