@@ -405,6 +405,17 @@ def test_inputs_of_another_size_are_the_data(recording: Recording, factor: float
     assert "root mean square of its first floating input" in " ".join(finding.evidence)
 
 
+@pytest.mark.parametrize("until", [AT + 1, STEPS])
+def test_inputs_that_stay_so_are_those_of_all_batches_since(recording: Recording, until: int) -> None:
+    """Whether or not the model soon makes as little of them as before."""
+    at = np.arange(STEPS)
+    loss = np.where((at >= AT) & (at < AT + 12), 6.5, 1.0) * (1 + 0.01 * NOISE.normal(0, 1, STEPS))
+    finding = given(recording, np.where((at >= AT) & (at < until), 5.5, 1.0), loss=loss)
+    text, advice = " ".join(finding.evidence), finding.remedy[0].text
+    assert ("the batches since that step" in text, "batches from step 100 on" in advice) == ((until == STEPS,) * 2)
+    assert ("the batch of that step" in text, "the batch of step 100" in advice) == ((until != STEPS,) * 2)
+
+
 def test_inputs_that_are_read_after_the_jump_are_only_likely_its_cause(recording: Recording) -> None:
     at = np.arange(STEPS)
     finding = given(recording, np.where(at % 4 != (AT + 2) % 4, np.nan, np.where(at >= AT, 5.5, 1.0)))

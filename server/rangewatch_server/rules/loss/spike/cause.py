@@ -20,7 +20,7 @@ from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, odd_rate
 from rangewatch_server.rules.loss.series import NORMS, RATES
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
-from rangewatch_server.rules.loss.spike.batch import of_data, of_factor, of_no_slope
+from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.idle_experts import idle_since
@@ -78,7 +78,9 @@ def explained(
     outputs = risers(evidence, activations(evidence), step)
     gradients = risers(evidence, tensors_of(evidence, "grad"), step)
     ratio = first_ratio(evidence, step)
-    is_of_all_since = is_lasting and not outputs
+    moved = given_moved(evidence, rank, step)
+    stays = moved is not None and moved.stays
+    is_of_all_since = (is_lasting and not outputs) or stays
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
     rate, written, thawed = odd_rate(evidence, step), of_written(evidence, step), thawed_before(evidence, step)
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
@@ -125,7 +127,7 @@ def explained(
         first.cause, first.sureness if order else "", tuple(sentences),
         tuple(
             remedies(
-                order, step, rate, place, is_lasting=is_lasting, is_of_all_since=is_of_all_since,
+                order, step, rate, place, is_lasting=is_lasting or stays, is_of_all_since=is_of_all_since,
                 are_written=bool(written or restored),
                 thawed=thawed,
                 is_of_calls=is_of_calls,
