@@ -24,6 +24,7 @@ from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
 from rangewatch.hooks.watched_function import Read, WatchedFunction, calling_module
+from rangewatch.recording.eager import hidden_from_modes, is_traced_now
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 
@@ -69,12 +70,17 @@ class AttentionLogits:
         if not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
             return
         found = calling_module(frame, self._fqns)
-        if found is None or not (found[0].training or torch.is_grad_enabled()):
+        if found is None or not (found[0].training or torch.is_grad_enabled()) or is_traced_now():
             return
         fqn = found[1]
         if not self._selection.has(fqn) or "output" not in self._recording.wanted(fqn):
             return
         call: Attended = read(args, kwargs, out)
+        with hidden_from_modes(call):  # selective checkpointing counts what it sees
+            self._read(fqn, call)
+
+    def _read(self, fqn: str, call: Attended) -> None:
+        observer = self._observer
         query = call.query
         if not (isinstance(query, Tensor) and isinstance(call.key, Tensor) and query.dim() == call.key.dim() == 4):
             return

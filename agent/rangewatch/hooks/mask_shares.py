@@ -2,7 +2,8 @@
 
 A mask that is turned around, or left out, makes no value large and none NaN: only the loss shows it. So of the step's
 first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
-or 1), as the share of its elements that are 1; and of the step's first `scaled_dot_product_attention` the share of
+or 1 and lies beside what has its shape), as the share of its elements that are 1: what is given alone masks nothing,
+whatever it looks like. And of the step's first `scaled_dot_product_attention` the share of
 places that its mask lets be read, 1 where it has none. Torch's Transformer layers call that; `nn.MultiheadAttention`
 does with `need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then.
 """
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from rangewatch.core.guard import Guard
 from rangewatch.hooks.attention_logits import SDPA
 from rangewatch.hooks.watched_function import Read, calling_module
+from rangewatch.recording.eager import hidden_from_modes, is_traced_now
 from rangewatch.recording.input_scale import ON_DEVICE, sampled
 from rangewatch.recording.level import TimedHook
 from rangewatch.recording.logged_values import LoggedValues
@@ -53,6 +55,7 @@ _CAUSAL = 0.5
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 _graph_task_id = torch._C._current_graph_task_id
+_NoTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
 class MaskShares(StepReader, InputListener):
@@ -81,11 +84,11 @@ class MaskShares(StepReader, InputListener):
     def inputs_given(self, values: Any) -> None:
         """The model is called with these, for the first time in the step."""
         self._of_inputs.remove(self)
-        tensors = [each for each in leaves(values) if isinstance(each, Tensor)]
-        booleans = [each for each in tensors if each.dtype is torch.bool]
-        whole = [each for each in tensors if each.dtype in _WHOLE and each.dim() > 1][:MOST_WHOLE]
+        tensors = [each for each in leaves(values) if isinstance(each, Tensor) and not each.is_nested]
+        booleans = [each for each in tensors if each.dtype is torch.bool and len(tensors) > 1]
+        whole = [each for each in tensors if each.dtype in _WHOLE and each.dim() > 1 and _is_beside(each, tensors)]
         share: Tensor | float | None = None
-        for each in (*booleans[:1], *whole):
+        for each in (*booleans[:1], *whole[:MOST_WHOLE]):
             its = self._share(each, _of_ones)
             if not isinstance(its, Tensor):
                 share = its if share is None else share
@@ -103,14 +106,15 @@ class MaskShares(StepReader, InputListener):
         if self._has_attended or not observer.is_active or observer.is_evaluating or _graph_task_id() != -1:
             return
         found = calling_module(frame, self._fqns)
-        if found is None or not (found[0].training and torch.is_grad_enabled()):
+        if found is None or not (found[0].training and torch.is_grad_enabled()) or is_traced_now():
             return
         self._has_attended = True
         given: dict[str, Any] = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
         mask, without = given.get("attn_mask"), _CAUSAL if given.get("is_causal") else 1.0
-        share = self._share(mask, _of_read) if isinstance(mask, Tensor) else without
-        if share is not None:
-            self._values.record(ATTENDED, self._step, share)
+        with _NoTorchFunction(), hidden_from_modes([mask]):  # selective checkpointing counts what it sees
+            share = self._share(mask, _of_read) if isinstance(mask, Tensor) else without
+            if share is not None:
+                self._values.record(ATTENDED, self._step, share)
 
     @torch.no_grad()
     def _share(self, mask: Tensor, shares: Callable[[Tensor], Tensor]) -> Tensor | float | None:
@@ -130,6 +134,11 @@ class MaskShares(StepReader, InputListener):
             return share
         value = float(share)
         return None if math.isnan(value) else value
+
+
+def _is_beside(mask: Tensor, tensors: list[Tensor]) -> bool:
+    """Whether something else has its shape, or begins with it: boards and sets of 0 and 1 are what is learned from."""
+    return any(each is not mask and each.shape[: mask.dim()] == mask.shape for each in tensors)
 
 
 def _one_of_alike(mask: Tensor) -> Tensor:

@@ -191,9 +191,12 @@ def _momentum(optimizers: Iterable[Any]) -> tuple[float, float]:
 
 def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
     """The largest learning rate times weight decay of any parameter group where that is the part which an update takes
-    of each weight, and the `id` of its first parameter; 0 where there is none, or not on the host."""
+    of each weight, and the `id` of its first parameter; 0 where there is none, or not on the host. An Adam without a
+    state has taken no step yet, as one that is made for a later stage: what is set may be changed until then."""
     found = [(0.0, 0)]
     for optimizer in optimizers:
+        if type(optimizer).__name__ != "SGD" and not getattr(optimizer, "state", True):
+            continue
         for group in getattr(optimizer, "param_groups", ()):
             if type(optimizer).__name__ not in DECOUPLED and not group.get("decoupled_weight_decay"):
                 continue

@@ -60,8 +60,7 @@ class InputScale(StepReader, InputListener):
         part = sampled(local.detach())
         if part is None:
             return None
-        dtype = torch.float32 if part.dtype.itemsize < 4 else part.dtype
-        rms = torch.linalg.vector_norm(part, dtype=dtype) / math.sqrt(part.numel())
+        rms = rms_of(part)
         return rms if is_on_device else float(rms)
 
     def end_step(self) -> None:
@@ -84,6 +83,12 @@ def sampled(tensor: Tensor) -> Tensor | None:
         return tensor
     stride = (tensor.numel() - LENGTH) // (PIECES - 1)
     return tensor.as_strided((PIECES, LENGTH), (stride, 1), tensor.storage_offset())
+
+
+def rms_of(part: Tensor) -> Tensor:
+    """Root of the mean square; in float32 at the least, and float64 of what is: torch narrows no dtype here."""
+    dtype = torch.float32 if part.dtype.itemsize < 4 else part.dtype
+    return torch.linalg.vector_norm(part, dtype=dtype) / math.sqrt(part.numel())
 
 
 def _channels_last(tensor: Tensor) -> torch.memory_format:

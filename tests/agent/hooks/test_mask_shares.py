@@ -34,6 +34,17 @@ class Attends(nn.Module):
         return F.scaled_dot_product_attention(heads, heads, heads, **masks).mean()
 
 
+class Counts(nn.Module):
+    """Takes nothing but 0 and 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(PLACES, 1)
+
+    def forward(self, board: Tensor) -> Tensor:
+        return self.layer(board.float()).mean()
+
+
 def shares(ingest: IngestDouble, model: nn.Module, name: str, *given: Any, **masks: Any) -> set[float]:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with rangewatch.attach(model, optimizer, url=ingest.url, run="masks", full_every=1000):
@@ -105,6 +116,17 @@ def test_torchscript_compiles_attention_all_the_same(ingest: IngestDouble) -> No
 )
 def test_of_what_the_model_is_given(ingest: IngestDouble, given: tuple[Tensor, ...], share: set[float]) -> None:
     assert shares(ingest, Attends(), "mask_share", *given) == share
+
+
+@pytest.mark.parametrize("given", [LEFT, LEFT.long()], ids=["booleans", "whole numbers"])
+def test_what_is_given_alone_masks_nothing(ingest: IngestDouble, given: Tensor) -> None:
+    """A board, or a set of words: it is what the model learns from."""
+    model = Counts()
+    with rangewatch.attach(model, optimizer := torch.optim.SGD(model.parameters(), 0.1), url=ingest.url, run="board"):
+        for _ in range(3):
+            model(given).backward()
+            optimizer.step()
+    assert ingest.series("mask_share") == {} and set(ingest.series("loss")) == {0, 1, 2}
 
 
 def test_on_a_device_each_fourth_step(ingest: IngestDouble) -> None:

@@ -197,6 +197,18 @@ def test_a_decay_that_takes_much_of_each_weight(ingest: IngestDouble, kind: Any,
     assert found == [(21, part, "weight")] * (part > 0)
 
 
+def test_a_decay_of_an_optimizer_that_has_taken_no_step(ingest: IngestDouble) -> None:
+    """It is for a later stage."""
+    model = nn.Linear(2, 2)
+    both = [torch.optim.AdamW(model.parameters(), 0.1, weight_decay=decay) for decay in (0.01, 5.0)]
+    with rangewatch.attach(model, both, url=ingest.url, step_ends="any"):
+        for step in range(20):
+            model(torch.ones(1, 2)).sum().backward()
+            both[step >= 12].step()
+            both[0].zero_grad()
+    assert [each.step for each in ingest.events("optimizers") if each.data["decay_part"]] == [12]
+
+
 @pytest.mark.parametrize(("other", "initial"), [(0.1, 0.1), (0.01, 0.0)])
 def test_groups_of_one_rate_have_an_initial_rate(ingest: IngestDouble, other: float, initial: float) -> None:
     """As those with and without weight decay have; that of a head with a rate of its own is none of all."""

@@ -75,3 +75,37 @@ def test_no_bit_differs(ingest: IngestDouble, is_whole: bool, options: dict[str,
         found.append(losses(Scaled() if is_whole else Blocks(), is_whole=is_whole, **given))
     assert found[0] == found[1]
     assert set(ingest.series("weights_written").values()) == {0.0} and len(ingest.series("input_rms")) >= 2
+
+
+class Attending(nn.Module):
+    """Attends behind a mask, and calls what readings of masks and of logits call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.first(x).view(1, 2, 4, 4)
+        x = F.scaled_dot_product_attention(heads, heads, heads, attn_mask=torch.ones(4, 4, dtype=torch.bool).tril())
+        x = x * x.float().mean() + x.square().sum(-1, keepdim=True) * x.square().amax(dim=(0, 2), keepdim=True).sqrt()
+        return self.second(x.reshape(4, 8))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "device"}])
+def test_no_bit_differs_where_it_attends(ingest: IngestDouble, options: dict[str, Any]) -> None:
+    found = []
+    for given in ({}, {"url": ingest.url, **options}):
+        torch.manual_seed(0)
+        found.append(losses(Attending(), is_whole=True, **given))
+    assert found[0] == found[1] and set(ingest.series("attention_share").values()) == {10 / 16}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_trace_of_what_attends_is_as_without(ingest: IngestDouble, recwarn: pytest.WarningsRecorder) -> None:
+    model, x = Attending(), torch.randn(4, 8)
+    with rangewatch.attach(model, torch.optim.SGD(model.parameters(), 0.1), url=ingest.url):
+        traced = torch.jit.trace(model, x, check_trace=False)
+    assert not [each for each in recwarn if issubclass(each.category, torch.jit.TracerWarning)]
+    assert [each.kind() for each in traced.inlined_graph.nodes()] == [
+        each.kind() for each in torch.jit.trace(model, x, check_trace=False).inlined_graph.nodes()
+    ]

@@ -324,7 +324,7 @@ def test_a_classifier_that_still_guesses(recording: Recording, first: float, las
 @pytest.mark.parametrize(
     ("before", "since", "said"),
     [
-        (0.75, 0.25, "A mask is turned around"), (0.75, 1.0, "nothing is masked any more"),
+        (0.75, 0.25, "What a mask leaves is turned around"), (0.75, 1.0, "nothing is masked any more"),
         (0.75, 0.0, "all is masked"), (0.97, 1.0, "nothing is masked any more"), (0.55, 0.5, ""),
         (1.0, 1.0, ""), (0.75, 0.72, ""),
     ],
@@ -346,12 +346,21 @@ def test_a_loss_that_jumps_with_the_share_that_a_mask_leaves(
     assert said in text and ("scaled_dot_product_attention" in finding.remedy[0].text) == bool(said)
 
 
-def test_a_loss_that_jumps_where_a_mask_is_given_for_the_first_time(recording: Recording) -> None:
-    at = np.arange(160)
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [((100, 160, 1), True), ((100, 160, 4), True), ((100, 101, 1), False), ((20, 160, 40), False)],
+    ids=["from there on", "read each fourth step", "with one batch", "with batches that need one"],
+)
+def test_a_loss_that_jumps_where_a_mask_is_given_for_the_first_time(
+    recording: Recording, given: tuple[int, int, int], expected: bool
+) -> None:
+    at, share = np.arange(160), np.full(160, np.nan)
+    share[slice(*given)] = 1.0
     loss = np.where(at < 100, 1.0, 4.0) * (1 + 0.02 * np.sin(3 * at))
-    recording.write([tensor("a")], 160, series={"loss": loss, "mask_share": np.where(at < 100, np.nan, 1.0)})
+    recording.write([tensor("a")], 160, series={"loss": loss, "mask_share": share})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
-    assert finding.facts["cause_class"] == "mask" and "was given none" in " ".join(finding.evidence)
+    assert (finding.facts["cause_class"] == "mask") == expected
+    assert ("was given none in the 100 steps before" in " ".join(finding.evidence)) == expected
 
 
 @pytest.mark.parametrize(("op", "severity"), [("nll", "info"), ("mse", "warning")])

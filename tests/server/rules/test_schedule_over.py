@@ -65,9 +65,28 @@ def test_a_rate_that_is_logged_now_and_then(recording: Recording) -> None:
     assert 60 <= found.step <= 70
 
 
-@pytest.mark.parametrize(("every", "count"), [(15, 1), (1, 0)])
-def test_a_rate_that_falls_after_as_many_steps_each_time(recording: Recording, every: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("every", "falls_until", "severity"), [(15, 100, "warning"), (1, 100, None), (15, 0, None)],
+    ids=["while the loss falls", "at each step", "of a loss that is at its end"],
+)  # fmt: skip
+def test_a_rate_that_falls_after_as_many_steps_each_time(
+    recording: Recording, every: int, falls_until: int, severity: str | None
+) -> None:
     """As where a loss that falls is taken for what should rise: half as long is enough."""
-    lr = 1e-2 * 0.5 ** (np.arange(200) // 15) if every > 1 else 1e-2 * 0.955 ** np.arange(200)
-    recording.write([tensor("head.weight", "grad", 0)], 200, series={"loss": np.ones(200), "lr": lr})
-    assert len(recording.diagnose(schedule_over.RULE).findings) == count
+    at = np.arange(200)
+    lr = 1e-2 * 0.5 ** (at // 15) if every > 1 else 1e-2 * 0.955**at
+    loss = 0.2 + 0.98 ** np.minimum(at, falls_until)
+    recording.write([tensor("head.weight", "grad", 0)], 200, series={"loss": loss, "lr": lr})
+    assert [each.severity for each in recording.diagnose(schedule_over.RULE).findings] == [severity] * bool(severity)
+
+
+@pytest.mark.parametrize(
+    ("every", "factor", "falls_until"), [(20, 0.5, 0), (60, 0.1, 400)], ids=["plateaus", "milestones as far apart"]
+)
+def test_falls_that_are_even_and_meant(recording: Recording, every: int, factor: float, falls_until: int) -> None:
+    """A loss that is at its end is one plateau behind the other."""
+    at = np.arange(STEPS)
+    loss = 0.2 + 0.98 ** np.minimum(at, falls_until)
+    series = {"loss": loss, "lr": 1e-2 * factor ** (at // every)}
+    recording.write([tensor("head.weight", "grad", 0)], STEPS, series=series)
+    assert [each.severity for each in recording.diagnose(schedule_over.RULE).findings] == ["info"]

@@ -115,6 +115,19 @@ def test_a_gradient_that_was_never_there_before(recording: Recording) -> None:
     assert cause(finding) == "forward_arithmetic"
 
 
+@pytest.mark.parametrize(("risen", "expected"), [(40.0, "forward_arithmetic"), (1.0, "data")])
+def test_a_factor_multiplies_the_gradients_of_outputs_too(recording: Recording, risen: float, expected: str) -> None:
+    """Of a cross entropy with labels that are wrong now and then, which are all wrong since: the sums over rows rise as
+    the loss does, and at each output it is as wrong as it was."""
+    tensors = [tensor("head", "grad_output", 0), tensor("mlp", "grad_output", 1), tensor("head.weight", "grad", 2)]
+    amax = 2.0 ** NOISE.normal(0, 0.1, (3, STEPS))
+    amax[2, AT:] *= 40.0
+    amax[:2, AT:] *= risen
+    recording.write(tensors, STEPS, {"amax": amax}, series=multiplied(40.0, 0.2))
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+
+
 @pytest.mark.parametrize("factor", [12.0, 1e4])
 def test_gradients_that_rose_as_far_as_the_loss_say_that_it_was_multiplied(recording: Recording, factor: float) -> None:
     finding = found(recording, (GRAD, AT, factor), series=multiplied(factor))
@@ -392,6 +405,17 @@ def test_inputs_of_another_size_are_the_data(recording: Recording, factor: float
     assert "root mean square of its first floating input" in " ".join(finding.evidence)
 
 
+@pytest.mark.parametrize("until", [AT + 1, STEPS])
+def test_inputs_that_stay_so_are_those_of_all_batches_since(recording: Recording, until: int) -> None:
+    """Whether or not the model soon makes as little of them as before."""
+    at = np.arange(STEPS)
+    loss = np.where((at >= AT) & (at < AT + 12), 6.5, 1.0) * (1 + 0.01 * NOISE.normal(0, 1, STEPS))
+    finding = given(recording, np.where((at >= AT) & (at < until), 5.5, 1.0), loss=loss)
+    text, advice = " ".join(finding.evidence), finding.remedy[0].text
+    assert ("the batches since that step" in text, "batches from step 100 on" in advice) == ((until == STEPS,) * 2)
+    assert ("the batch of that step" in text, "the batch of step 100" in advice) == ((until != STEPS,) * 2)
+
+
 def test_inputs_that_are_read_after_the_jump_are_only_likely_its_cause(recording: Recording) -> None:
     at = np.arange(STEPS)
     finding = given(recording, np.where(at % 4 != (AT + 2) % 4, np.nan, np.where(at >= AT, 5.5, 1.0)))
@@ -612,6 +636,43 @@ def test_a_term_of_the_loss_that_was_raised(
     assert ("a sum in place of a mean" in finding.remedy[0].text) == (expected == "regularization")
 
 
+SUMS = [
+    tensor(name, "grad", 8 + at, dtype="float32") for at, name in enumerate(("out.bias", "out.weight", "in.weight"))
+]
+WEIGHTS = [tensor(each.fqn, "weight", 20 + at, dtype="float32") for at, each in enumerate(SUMS)]
+
+
+@pytest.mark.parametrize(
+    ("gradients", "expected"),
+    [([1.0, 1.0, 1.0], "regularization"), ([0.2, 1.0, 4.0], "regularization"), ([1.0, 0.3, 0.4], "data")],
+    ids=["a penalty on magnitudes", "one on squares", "rows that are wrong in one direction"],
+)
+def test_sums_over_rows_are_no_penalty(recording: Recording, gradients: list[float], expected: str) -> None:
+    """The gradient of an absolute error is as large as ever at each output; that of a bias is the sum of them."""
+    layers = [*(tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(OUTPUTS)), *SUMS, *WEIGHTS]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[4:7, :AT], amax[4:7, AT:] = 0.02, np.array(gradients)[:, None]
+    amax[7:] = np.array([0.2, 1.0, 4.0])[:, None]
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+    (said,) = [each for each in finding.evidence if "of no output did" in each]
+    assert ("so do rows" in said, said.startswith("Less likely")) == ((expected == "data",) * 2)
+
+
+def test_what_is_given_to_all_rows_sums_their_gradients(recording: Recording) -> None:
+    """As a context does: it rises where more rows are wrong, and so do the parameters behind it."""
+    layers = [
+        *(tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(("", "head"))),
+        tensor("head.weight", "grad", 2, dtype="float32"), tensor("context", "grad_output", 3, dtype="float32"),
+    ]  # fmt: skip
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[2:, AT:] *= 20.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == "data"
+
+
 def test_that_of_another_output_of_the_model(recording: Recording) -> None:
     """It returns what is to be paid, too, and the loss takes that times 100 now."""
     second = TensorEntry("", "grad_output", 1, "float32", (), 0, "Net")
@@ -649,6 +710,22 @@ def test_experts_that_no_row_reaches_any_more(recording: Recording, idle: Any, n
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert (cause(finding) == "dead_units") == expected
     assert not expected or (finding.tensor, "router" in finding.remedy[0].text) == ("experts.1.weight", True)
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_experts_that_are_frozen_get_rows(recording: Recording, is_called: bool) -> None:
+    """They have no gradient at all, and are called as before."""
+    names = [f"experts.{each}" for each in range(4)]
+    layers = [tensor(each, call_index=at, dtype="float32") for at, each in enumerate(names)]
+    layers += [tensor(f"{each}.weight", "grad", at + 4, dtype="float32") for at, each in enumerate(names)]
+    calls = np.ones((8, STEPS))
+    calls[[4, 6], AT:], calls[[0, 2], AT:] = 0, is_called
+    recording.write(
+        layers, STEPS, {"amax": 2.0 ** NOISE.normal(0, 0.05, (8, STEPS)) * calls, "call_count": calls},
+        series={"loss": jumped(20)},
+    )  # fmt: skip
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding) == "dead_units") == (not is_called)
 
 
 def test_gradients_that_rise_alone_are_of_no_term(recording: Recording) -> None:

@@ -332,6 +332,6 @@ def test_a_group_whose_rate_is_zero(recording: Recording, steps: int, from_step:
     columns = {"amax": np.stack([np.full(steps, amax), np.ones(steps)])}
     recording.write(layers, steps, columns, series=series, events=known)
     found = recording.diagnose(RULE).findings
-    assert [(each.step, each.tensor, each.facts["cause_class"]) for each in found] == (
-        [(0, "body.weight", "learning_rate")] * count
+    assert [(each.step, each.tensor, each.facts["cause_class"], each.severity) for each in found] == (
+        [(0, "body.weight", "learning_rate", "info")] * count
     )

@@ -7,18 +7,17 @@ disk are. One step in `EVERY`, of at most `MOST_ROWS` rows; nothing waits for a 
 
 A squared, smooth L1, Huber or binary cross entropy loss keeps its targets, too, wherever it stands in the graph of the
 loss: the root of the mean square of a sample is recorded in each step, on an accelerator in each fourth. Targets in
-another unit, and what stands for missing ones, show there before any loss says why it jumped.
+another unit, and what stands for missing ones, show there before any loss says why it jumped. Of several that keep
+targets the first is read, and only in steps with as many as at first: a term that comes brings targets of its own.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from rangewatch.recording.input_scale import ON_DEVICE, sampled
+from rangewatch.recording.input_scale import ON_DEVICE, rms_of, sampled
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import Observer, is_being_captured, why_unobservable
 from rangewatch.steps.loss.kept_values import kept_value
@@ -47,6 +46,8 @@ class LossTargets:
     def __init__(self, values: LoggedValues, observer: Observer) -> None:
         self._values, self._observer = values, observer
         self._last, self._sized = -1, -1
+        self._count = 0
+        """Operations of the first loss with any that keep targets."""
 
     def began(self, loss: Any, step: int) -> None:
         """A backward begins at `loss`; of a step the first counts."""
@@ -72,32 +73,30 @@ class LossTargets:
         self._values.record(CLASS, step, target[0])
 
     def _size(self, root: Any, step: int) -> None:
-        node = _keeping_targets(root)
-        target = None if node is None else kept_value(node, "target")
+        keeping = _keeping_targets(root)
+        self._count = self._count or len(keeping)
+        target = kept_value(keeping[0], "target") if keeping and len(keeping) == self._count else None
         if type(target) is not Tensor or target.requires_grad or why_unobservable(target) or is_being_captured(target):
             return
         is_on_device = self._observer.is_on_device(target)
         part = None if is_on_device and step % ON_DEVICE else sampled(target.detach())
         if part is None:
             return
-        rms = torch.linalg.vector_norm(part, dtype=torch.float32) / math.sqrt(part.numel())
+        rms = rms_of(part)
         self._values.record(RMS, step, rms if is_on_device else float(rms))
 
 
-def _keeping_targets(root: Any) -> Any:
-    """The first node from a loss backwards that keeps targets, each level before the next; None where there is none."""
-    level, seen = [root], 0
-    while level and seen < MOST_NODES:
-        following: list[Any] = []
-        for node in level:
-            if node is None:
-                continue
-            if str(node.name()).startswith(_KEEPS):
-                return node
-            seen += 1
-            following += [each for each, _ in node.next_functions]
-        level = following
-    return None
+def _keeping_targets(root: Any) -> list[Any]:
+    """The first nodes from a loss backwards that keep targets, each level before the next."""
+    nodes, keeping = [] if root is None else [root], []
+    for at in range(MOST_NODES):
+        if at == len(nodes):
+            break
+        if str(nodes[at].name()).startswith(_KEEPS):
+            keeping.append(nodes[at])
+        else:
+            nodes += [each for each, _ in nodes[at].next_functions if each is not None]
+    return keeping
 
 
 def _targets(root: Any) -> Tensor | None:

@@ -651,7 +651,7 @@ HARDER_BITS = 2.0
 def _is_of_data(evidence: Evidence, jump: Jump, cause: Explanation) -> bool:
     """Whether the batches since are shown to be others, and by more than a curriculum makes them so."""
     moved = given_moved(evidence, cause.rank, jump.step)
-    return cause.weights.get("data", 0.0) >= SHOWN and (moved is None or moved[2] >= HARDER_BITS)
+    return cause.weights.get("data", 0.0) >= SHOWN and (moved is None or moved.bits >= HARDER_BITS)
 
 
 def _is_passing(evidence: Evidence, name: str, jump: Jump) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
@@ -25,8 +26,11 @@ FEWEST = 8
 """Readings of the rate: a trainer may log it once in ten steps."""
 
 EVEN = 3
-"""Times between falls that are all as long: no plateau comes so regularly, but as where a loss that falls is taken for
-what should rise, and each wait ends with a fall."""
+"""Times between falls that are all as long, and begin while the loss falls: as where a loss that falls is taken for
+what should rise, and each wait ends with a fall. Where it has ended falling each wait does so rightly."""
+
+LEAST = 1e-9
+"""`ReduceLROnPlateau` changes no rate by less than 1e-8, unless it is told to."""
 
 NOTHING = 3e-6
 """Part of the highest rate below which no floor is meant."""
@@ -44,7 +48,8 @@ FEW, FALLEN = 32, 0.9
 """Steps whose median is taken; and the part of the loss below which it has gone on falling since."""
 
 FEW_MOVES = 12
-"""In all: a plateau was looked for each time, or milestones were given, and that is meant."""
+"""In all: a plateau was looked for each time, or milestones were given, as far from each other or not, and that is
+meant."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -74,7 +79,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     lasting = max(LASTING, limits["of_run"] * (last - start))
     if since - start < FEWEST or last - since < lasting / 2:
         return
-    if last - since < lasting and not _has_even_falls(evidence, start, since):
+    falls = _falls(evidence, start, since)
+    if last - since < lasting and not (falls.are_even and _fell_before(evidence, falls)):
         return
     now = float(highest[at[-1]])
     half = at[at >= (since + (last - since) // 2 - start // size * size) // size]
@@ -101,23 +107,38 @@ def _still_falls(evidence: Evidence, since: int, stop: int) -> bool:
     return bool(len(first) and len(last) and np.median(first) > 0 and np.median(last) < FALLEN * np.median(first))
 
 
-def _falls(evidence: Evidence, start: int, last: int) -> Array:
-    """(n,) places among the last rates that were read after which the next one is lower."""
-    values = rates(evidence, max(start, last - STEPS), last + 1)
-    return np.flatnonzero(np.diff(values[np.isfinite(values)]) < 0)
+class Falls(msgspec.Struct, frozen=True):
+    """(n,) steps of the last readings of the rate after which the next one is lower; (n - 1,) readings between them."""
+
+    steps: Array
+    gaps: Array
+
+    @property
+    def are_even(self) -> bool:
+        """Whether they come again and again after as many readings, and the rate stands between."""
+        return len(self.gaps) >= EVEN and bool(np.ptp(self.gaps) <= 1 < self.gaps.min())
 
 
-def _has_even_falls(evidence: Evidence, start: int, last: int) -> bool:
-    """Whether the rate falls again and again after as many steps, and stands between."""
-    gaps = np.diff(_falls(evidence, start, last))
-    return len(gaps) >= EVEN and bool(np.ptp(gaps) <= 1 < gaps.min())
+def _falls(evidence: Evidence, start: int, last: int) -> Falls:
+    low = max(start, last - STEPS)
+    values = rates(evidence, low, last + 1)
+    at = np.flatnonzero(np.isfinite(values))
+    places = np.flatnonzero(np.diff(values[at]) < 0)
+    return Falls(low + at[places], np.diff(places))
 
 
-def _is_stairs(evidence: Evidence, start: int, last: int) -> bool:
-    """Whether the rate has fallen a few times only, and after times of other lengths."""
-    gaps = np.diff(falls := _falls(evidence, start, last))
-    is_even = len(gaps) >= EVEN and np.ptp(gaps) <= 1
-    return len(falls) <= FEW_MOVES and not is_even
+def _fell_before(evidence: Evidence, falls: Falls) -> bool:
+    """Whether the loss was falling while the rate stood before its first fall: no plateau is so. True: not known."""
+    name, step = loss_name(evidence), int(falls.steps[0])
+    values = np.zeros(0) if name is None else evidence.series(name, 2 * step - int(falls.steps[1]), step + 1)
+    values = values[np.isfinite(values)]
+    few = max(1, len(values) // 4)
+    return len(values) < 2 or bool(np.median(values[-few:]) < FALLEN * np.median(values[:few]))
+
+
+def _is_meant(evidence: Evidence, falls: Falls, now: float) -> bool:
+    """Whether the rate has fallen a few times only, or each time that the loss had not for as long."""
+    return len(falls.steps) <= FEW_MOVES or (falls.are_even and now >= LEAST and not _fell_before(evidence, falls))
 
 
 def _factor(evidence: Evidence, start: int, since: int) -> float | None:
@@ -135,7 +156,7 @@ def _factor(evidence: Evidence, start: int, since: int) -> float | None:
 
 def _finding(evidence: Evidence, since: int, last: int, top: float, now: float, factor: float | None) -> Finding:
     rank, start = only_rank(evidence), evidence.start
-    is_stairs = factor is None and _is_stairs(evidence, start, last)
+    is_meant = factor is None and _is_meant(evidence, _falls(evidence, start, last), now)
     count, of_all = last + 1 - since, last + 1 - start
     pace = "" if factor is None else f" It fell by the factor {factor:.4g} at each step."
     meant = (
@@ -144,7 +165,7 @@ def _finding(evidence: Evidence, since: int, last: int, top: float, now: float, 
         else "it was given fewer steps than the training takes, or is moved more often than was meant"
     )
     return Finding(
-        severity="info" if is_stairs else "warning", rank=rank, step=since, subject="schedule over", kind=None,
+        severity="info" if is_meant else "warning", rank=rank, step=since, subject="schedule over", kind=None,
         summary=f"{place(since, rank)}: the learning rate has been next to nothing since: {now:.3g} by now, where it "
         f"was {top:.3g}. Hardly anything can be learned any more.",
         evidence=(
@@ -172,7 +193,7 @@ RULE = Rule(
     "smaller, and the training goes on while the loss hardly falls: a decay for epochs that is applied at each step, "
     "or a schedule for fewer steps. A floor at which the rate stays, a rate that climbs again, and one that a later "
     "stage begins with, at a hundredth of the step before or less, are not reported; one that fell a few times only, "
-    "as ReduceLROnPlateau makes it, is info.",
+    "or again and again once the loss had ended falling, as ReduceLROnPlateau makes it, is info.",
     check=check,
     thresholds=(
         Threshold("part", 1e-3, "of its highest value", "From here on it is next to nothing."),

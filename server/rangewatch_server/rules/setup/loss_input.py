@@ -39,12 +39,20 @@ UNBOUNDED, GROWING = 1e4, 2.0
 """How many times as far below 0 as it was from 0 at first, or as 1 is, a loss is that has no bound: densities of
 thousands of numbers end within it; and by how much it must have grown in the last quarter."""
 
+LONG = 4 * FEW
+"""Steps of a run whose last quarter says so: of a shorter one it is that of a reward which is about to be learned."""
+
 
 def _unbounded(evidence: Evidence) -> Iterator[Finding]:
     """A loss that falls further and further below 0: its sign is another than is meant, or it has no lower bound."""
     name, medians = loss_name(evidence), first_and_last(evidence, FEW)
     start, stop = evidence.start, evidence.whole_stop
-    if name is None or medians is None or not medians[1] < -UNBOUNDED * max(1.0, abs(medians[0])):
+    if (
+        name is None
+        or medians is None
+        or stop - start < LONG
+        or not medians[1] < -UNBOUNDED * max(1.0, abs(medians[0]))
+    ):
         return
     quarter = evidence.series(name, stop - FEW - (stop - start) // 4, stop - (stop - start) // 4)
     quarter = quarter[np.isfinite(quarter)]

@@ -1,4 +1,6 @@
-"""A parameter group whose learning rate has been 0 since the run began, while others' is not."""
+"""A parameter group whose learning rate has been 0 since the run began, while others' is not. Info: one that is to be
+unfrozen later is made so, and looks the same until then.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
         return
     rank = only_rank(evidence)
     yield Finding(
-        rank=rank, step=start, tensor=names[0], kind="weight", subject="idle_group",
+        severity="info", rank=rank, step=start, tensor=names[0], kind="weight", subject="idle_group",
         summary=f"{place(start, rank)}: the learning rate of the parameter group of {names[0]} has been 0 since the "
         "run began: nothing in it is trained, though it gets gradients.",
         evidence=(

@@ -83,3 +83,25 @@ def test_how_large_the_targets_are(
 def test_losses_that_keep_no_size(ingest: IngestDouble, loss: Callable[[Tensor], Tensor]) -> None:
     train(ingest, lambda out, step: loss(out))
     assert ingest.series("target_rms") == {}
+
+
+def test_targets_in_float64(ingest: IngestDouble) -> None:
+    """Torch takes no norm of them in float32; and where it is tried again and again no loss is recorded any more."""
+    model = nn.Linear(3, 1).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(8):
+            F.mse_loss(model(torch.randn(16, 3).double()), torch.full((16, 1), 0.5).double()).backward()
+            optimizer.step()
+    assert ingest.series("target_rms") == dict.fromkeys(range(8), 0.5) and len(ingest.series("loss")) == 8
+
+
+def test_a_second_term_with_targets_of_its_own(ingest: IngestDouble) -> None:
+    """From the step on at which it comes: the targets that were there have not changed."""
+    first, second = torch.full((16, 5), 0.5), torch.full((16, 5), 20.0)
+    train(
+        ingest,
+        lambda out, step: F.mse_loss(out, second) * 0.01 + F.mse_loss(out, first) if step >= 8
+        else F.mse_loss(out, first),
+    )  # fmt: skip
+    assert ingest.series("target_rms") == dict.fromkeys(range(8), 0.5)

@@ -143,7 +143,7 @@ def remedies(
     elif cause == "data":
         text = f"Look at the batch of step {step}, its targets too, and leave out what is wrong with it."
         if is_lasting:
-            text = f"Look at the batches from step {step} on, their targets too: it has stayed since."
+            text = f"Look at the batches from step {step} on, their targets too."
         yield Remedy(
             text,
             "def name_rows(ids, losses):  # call it in the loop: findings then name the rows\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
@@ -24,7 +25,7 @@ from rangewatch_server.rules.loss.spike.bands import (
     stays,
 )
 from rangewatch_server.rules.nonfinite.causes import Candidate
-from rangewatch_server.rules.recent import tensors_of
+from rangewatch_server.rules.recent import Array, tensors_of
 from rangewatch_server.rules.trend import MAD
 
 FAR_BITS = 3.0
@@ -54,11 +55,10 @@ def of_data(
         return
     moved = given_moved(evidence, rank, step)
     if moved is not None:
-        text, at, _ = moved
         yield Candidate(
             "data",
-            0.9 if at == step else 0.8,
-            (text,),
+            0.9 if moved.at == step else 0.8,
+            (moved.text,),
             () if known else ("which rows: rangewatch.batch(ids=...) names them.",),
         )
         return
@@ -78,9 +78,12 @@ def of_data(
                 "of rows that was raised), are what is left."
             )
         elif is_read:
-            text += ", nor did the size of its targets: which target is of which row is what is left."
+            text += (
+                ", nor did the size of its targets: which target is of which row, or how the loss is computed, is what "
+            )
+            text += "is left."
         else:
-            text += ": its targets are what is left."
+            text += ": its targets, or how its loss is computed, are what is left."
         yield Candidate("data", 0.8 if gradients else 0.55, (text,), () if known else against)
     elif first is not None and is_input_side(evidence, first):
         text = f"{name_of(evidence, first)} rose {2.0**first.bits:.3g} times at that very step, and nothing before it."
@@ -96,25 +99,37 @@ def of_data(
         yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
 
 
-def given_moved(evidence: Evidence, rank: int | None, step: int) -> tuple[str, int, float] | None:
-    """What the model, or the loss, is given left its range at that very step, upwards or downwards, the step at which
-    that was read, and by how many bits; None where it did not. Read later, it may be a state that the step itself has
-    made so, as of a recurrence."""
+class Moved(msgspec.Struct, frozen=True):
+    """What is given left its range, `bits` up or down, as was read at the step `at`. `stays`: at all readings since."""
+
+    text: str
+    at: int
+    bits: float
+    stays: bool
+
+
+STAYS = 16
+"""Steps from a jump on in which what is given is read again, to see whether it was that of one batch."""
+
+
+def given_moved(evidence: Evidence, rank: int | None, step: int) -> Moved | None:
+    """What the model, or the loss, is given left its range at that very step; None where it did not. Read later, it may
+    be a state that the step itself has made so, as of a recurrence."""
     found = (_given_moved(evidence, each, rank, step) for each in (TARGETS, *INPUTS))
     return next((each for each in found if each), None)
 
 
-def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> tuple[str, int, float] | None:
+def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> Moved | None:
     low = max(evidence.start, step - HISTORY)
     if not evidence.has_series(name) or step - low < FEWEST:
         return None
-    values = evidence.series(name, low, min(step + READ_EVERY, evidence.whole_stop), rank)
+    values = evidence.series(name, low, min(step + STAYS, evidence.whole_stop), rank)
     with np.errstate(divide="ignore", invalid="ignore"):
         bits = np.where(values > 0, np.log2(values), np.nan)
     before, since = bits[: step - low], bits[step - low :]
     at = step + int(np.argmax(np.isfinite(since)))
     before, since = before[np.isfinite(before)], since[np.isfinite(since)]
-    if len(before) < 3 or not len(since):
+    if len(before) < 3 or not len(since) or at >= step + READ_EVERY:
         return None
     now, usual = float(since[0]), float(np.median(before))
     scatter = MAD * float(np.median(np.abs(before - usual)))
@@ -127,33 +142,32 @@ def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
     else:
         subject = "What the model is given"
         what = "first floating input" if name == INPUTS[0] else f"floating input {INPUTS.index(name) + 1}"
-    return (
+    text = (
         f"{subject} {when}: the root mean square of its {what}, by a sample, is {2.0**now:.3g}, and was "
-        f"{2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}.",
-        at,
-        abs(now - usual),
+        f"{2.0**usual:.3g} before, between {2.0 ** float(before.min()):.3g} and {2.0 ** float(before.max()):.3g}."
     )
+    stays = len(since) > 1 and bool((np.sign(now - usual) * (since - usual) > abs(now - usual) / 2).all())
+    return Moved(text, at, abs(now - usual), stays)
 
 
 def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
-    """The loss rose at that step, and the gradients by the same factor."""
+    """The loss rose at that step, and the gradients by the same factor: those of outputs too, which have a bound where
+    rows are wrong, and sum over none."""
     low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad")
     if step - low < FEWEST or not len(tensors):
         return
-    ranks = list(ranks_of(evidence, rank))
-    amax = evidence.run.slice(RANGES, ranks, 0, low, step + 1, ("amax",), tensors).columns["amax"]
+    rise = _median_rise(evidence, tensors, low, step, rank)
+    of_outputs = _median_rise(evidence, tensors_of(evidence, "grad_output"), low, step, rank)
     with np.errstate(divide="ignore", invalid="ignore"):
-        gradients = np.log2(np.where(amax > 0, amax, np.nan))
-        if evidence.is_loss_scaled:
-            gradients = gradients - np.log2(evidence.series("loss_scale", low, step + 1))
         loss = np.log2(evidence.series(name, low, step + 1, rank))
-    known = np.isfinite(gradients[:, -1]) & np.isfinite(gradients[:, :-1]).any(axis=1)
-    if not known.any() or not np.isfinite(loss[:-1]).any():
+    if rise is None or not np.isfinite(loss[:-1]).any():
         return
-    rise = float(np.median(gradients[known, -1] - np.nanmedian(gradients[known, :-1], axis=1)))
     usual = float(np.nanmedian(loss[:-1]))
     factor = float(loss[-1]) - usual
-    if not FACTOR_BITS <= factor < np.inf or abs(rise - factor) > min(FACTOR_SLACK, FACTOR_PART * factor):
+    slack = min(FACTOR_SLACK, FACTOR_PART * factor)
+    if not FACTOR_BITS <= factor < np.inf or abs(rise - factor) > slack:
+        return
+    if of_outputs is not None and abs(of_outputs - factor) > slack:
         return
     texts = (
         f"The loss rose to about {2.0**factor:.3g} times what was usual, the gradients with it to about "
@@ -166,6 +180,20 @@ def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Ite
     else:
         text = "A cross entropy of rows that the model had nearly right, and has wrong now, rises so by itself."
         yield Candidate("forward_arithmetic", 0.5, (texts[0], text))
+
+
+def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:
+    """Bits by which gradients are above what they were from the step `low` on, the median of them; None: not known."""
+    if not len(tensors):
+        return None
+    amax = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, low, step + 1, ("amax",), tensors)
+    values = np.asarray(amax.columns["amax"], np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.log2(np.where(values > 0, values, np.nan))
+        if evidence.is_loss_scaled:
+            bits = bits - np.log2(evidence.series("loss_scale", low, step + 1))
+    known = np.isfinite(bits[:, -1]) & np.isfinite(bits[:, :-1]).any(axis=1)
+    return float(np.median(bits[known, -1] - np.nanmedian(bits[known, :-1], axis=1))) if known.any() else None
 
 
 NO_SLOPE, SAME = 8, 1e-3

@@ -20,11 +20,11 @@ from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, odd_rate
 from rangewatch_server.rules.loss.series import NORMS, RATES
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
-from rangewatch_server.rules.loss.spike.batch import of_data, of_factor, of_no_slope
+from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.idle_experts import idle_since
-from rangewatch_server.rules.loss.spike.raised_term import raised_term
+from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
     of_begun_anew,
     of_loaded,
@@ -78,7 +78,9 @@ def explained(
     outputs = risers(evidence, activations(evidence), step)
     gradients = risers(evidence, tensors_of(evidence, "grad"), step)
     ratio = first_ratio(evidence, step)
-    is_of_all_since = is_lasting and not outputs
+    moved = given_moved(evidence, rank, step)
+    stays = moved is not None and moved.stays
+    is_of_all_since = (is_lasting and not outputs) or stays
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
     rate, written, thawed = odd_rate(evidence, step), of_written(evidence, step), thawed_before(evidence, step)
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
@@ -88,14 +90,14 @@ def explained(
     # Where a weight was changed outputs rise, and gradients before it.
     term = None if outputs else raised_term(evidence, step, HISTORY)
     idle = idle_since(evidence, step)
+    is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
     every = [
         *anew, *written, *restored, *calls, *(each.candidate for each in (term, idle) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
             evidence, name, rank, step, outputs, gradients,
-            is_other=term is not None or (rate is not None and rate.weight >= SHOWN),
-            is_short=is_short, is_lasting=is_lasting,
+            is_other=is_other, is_short=is_short, is_lasting=is_lasting,
         ),
         *(() if is_short else of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else of_factor(evidence, name, step, rank)),
@@ -125,7 +127,7 @@ def explained(
         first.cause, first.sureness if order else "", tuple(sentences),
         tuple(
             remedies(
-                order, step, rate, place, is_lasting=is_lasting, is_of_all_since=is_of_all_since,
+                order, step, rate, place, is_lasting=is_lasting or stays, is_of_all_since=is_of_all_since,
                 are_written=bool(written or restored),
                 thawed=thawed,
                 is_of_calls=is_of_calls,

@@ -39,6 +39,9 @@ SHARES = {
 SHARE_STEPS, READ_EVERY = 12, 4
 """Steps before that are needed, of which on an accelerator each fourth is read."""
 
+TURNED = 0.84
+"""Likely: rows of another length may leave as much as the mask turned around would."""
+
 AWAY, ALL = 0.05, 0.999
 """How far from every share before another one must be; and the share from which on nothing is masked."""
 
@@ -57,10 +60,11 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
         values = evidence.series(name, low, stop)
         before, since = values[: step - low], values[step - low :]
         before, since = before[np.isfinite(before)], since[np.isfinite(since)]
-        if not len(before) and len(since) and name == GIVEN:
+        if name == GIVEN and (count := _steps_without(evidence, step)) and len(since) >= (stop - step) // READ_EVERY:
             text = (
-                f"The model is given a mask from that very step on, and was given none: {float(since[0]):.1%} of it is "
-                "True, or 1. Whether that means to read or to leave out is not the same everywhere."
+                f"The model is given a mask from that very step on, and was given none in the {count} steps before: "
+                f"{float(since[0]):.1%} of it is True, or 1. Whether that means to read or to leave out is not the "
+                "same everywhere."
             )
             yield Candidate("mask", 0.87, (text,))
             return
@@ -73,14 +77,22 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
         was = f"{usual:.1%} ({least:.1%} to {most:.1%}) before, and {now:.1%} from that very step on"
         room = max(AWAY, float(most - least))
         if abs(now - (1 - usual)) <= room and abs(now - usual) > room:
-            text = f"A mask is turned around, as where True is taken for what is left out: {what} {was}."
-            yield Candidate("mask", 0.95, (text,))
+            text = f"What a mask leaves is turned around, as where True is taken for what is left out: {what} {was}."
+            yield Candidate("mask", TURNED, (text,))
         elif now >= ALL or now <= 1 - ALL:
             rest = "nothing is masked any more" if now >= ALL else "all is masked"
             yield Candidate("mask", 0.93, (f"From that very step on {rest}: {what} {was}.",))
         else:
             yield Candidate("mask", 0.6, (f"A mask changed: {what} {was}.",))
         return
+
+
+def _steps_without(evidence: Evidence, step: int) -> int:
+    """The steps before in which the model was given no mask; 0: it was in one of them, or is not in that one. Batches
+    in which nothing is to be left out may come without."""
+    low = max(evidence.start, step - BACK)
+    values = np.isfinite(evidence.series(GIVEN, low, step + READ_EVERY))
+    return 0 if values[: step - low].any() or not values[step - low :].any() else step - low
 
 
 def _of_softmax(evidence: Evidence, step: int) -> Iterator[Candidate]:

@@ -4,6 +4,11 @@ What rows or targets do to a loss comes back through the model's last output. Th
 from an inner output, as a penalty of sparsity is, or the balance of gates, begins there: the gradients of that output
 and of those before it rise, and none of those behind it does. One that is computed of the weights raises their
 gradients, and no output's.
+
+That an output's gradient is no larger says little by itself: that of an absolute error or of a cross entropy has a
+bound, and rows that were wrong in all directions may become wrong in one. What sums over rows, or over outputs, rises
+then. So no parameter behind an inner output may have risen; and a penalty on weights is known by its gradients, which
+are as large as each other (of magnitudes) or in proportion to the weights (of squares), where these are recorded.
 """
 
 from __future__ import annotations
@@ -21,14 +26,23 @@ from rangewatch_server.rules.recent import Array, tensors_of
 
 CAUSE = "regularization"
 
-LESS_THAN_SHOWN = 0.84
-"""It is not shown: no term of a loss is recorded by itself."""
+LESS_THAN_SHOWN, POSSIBLE = 0.84, 0.5
+"""It is not shown: no term of a loss is recorded by itself. And where rows may have done the same."""
 
 LEAST_BITS = 3.0
 """By which a gradient must have risen at that very step."""
 
 STILL_BITS = 1.0
 """By which none behind it may."""
+
+
+ALIKE_BITS, FEWEST = 0.25, 2
+"""By how much gradients of a penalty on magnitudes differ, and of how many parameters."""
+
+IN_PROPORTION_BITS, FEWEST_IN_PROPORTION = 1.0, 3
+"""The same of one on squares, in relation to weights that were read up to `READ_EVERY` steps before."""
+
+READ_EVERY = 256
 
 
 class RaisedTerm(msgspec.Struct, frozen=True):
@@ -56,7 +70,9 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
             for each, rise in of_outputs.items()
             if position[each] < position[first] or (each != first and entries[each].fqn == entry.fqn == "")
         ]
-        if not behind or max(behind) > STILL_BITS:
+        parameters = _rises(evidence, tensors_of(evidence, "grad"), step, history)
+        has_summed = any(parameters[each] >= LEAST_BITS for each in parameters if position[each] < position[first])
+        if not behind or max(behind) > STILL_BITS or has_summed:
             return None
         text = (
             f"{capital(the(entry))} rose {2.0 ** of_outputs[first]:.3g} times at that very step, and that of no "
@@ -75,10 +91,37 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
     more = f" and of {len(raised) - 1} more parameters" if len(raised) > 1 else ""
     text = (
         f"{capital(the(entries[raised[0]]))}{more} rose {2.0 ** of_weights[raised[0]]:.3g} times at that very step, "
-        "and that of no output did: it is a term of the loss that is computed from the weights themselves, as a "
-        "penalty on their size is."
+        "and that of no output did: "
     )
-    return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,)), entries[raised[0]])
+    if _is_penalty(evidence, raised, step):
+        text += "it is a term of the loss that is computed from the weights themselves, as a penalty on their size is."
+        return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,)), entries[raised[0]])
+    text += "a penalty on the size of weights does so, and so do rows that are all wrong in one direction."
+    return RaisedTerm(Candidate(CAUSE, POSSIBLE, (text,)), entries[raised[0]])
+
+
+def _is_penalty(evidence: Evidence, raised: list[int], step: int) -> bool:
+    """Whether these gradients are what a penalty on the size of weights gives at that step."""
+    if len(raised) < FEWEST:
+        return False
+    bits = _last_bits(evidence, raised, step, step)
+    if max(bits.values()) - min(bits.values()) <= ALIKE_BITS:
+        return True
+    entries = evidence.tensors.entries
+    weights = _last_bits(evidence, tensors_of(evidence, "weight").tolist(), step - READ_EVERY, step)
+    of = {entries[each].fqn: known for each, known in weights.items()}
+    ratios = [bits[each] - of[entries[each].fqn] for each in raised if entries[each].fqn in of]
+    return len(ratios) >= FEWEST_IN_PROPORTION and max(ratios) - min(ratios) <= IN_PROPORTION_BITS
+
+
+def _last_bits(evidence: Evidence, tensors: list[int], since: int, step: int) -> dict[int, float]:
+    """Of each tensor that was read in the steps from `since` to `step`, its last magnitude, as bits."""
+    if not tensors:
+        return {}
+    low = max(evidence.start, since)
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, ("amax",), np.array(tensors))
+    amax = np.asarray(block.columns["amax"], np.float64)
+    return {each: float(np.log2(row[row > 0][-1])) for each, row in zip(tensors, amax, strict=True) if (row > 0).any()}
 
 
 def _loss_rose(evidence: Evidence, step: int, history: int) -> bool:
