@@ -236,6 +236,29 @@ def test_one_element_of_a_weight_that_jumped(recording: Recording) -> None:
     assert not any("learning rate" in each.text or " eps" in each.text for each in finding.remedy)
 
 
+@pytest.mark.parametrize(("optimizer", "is_update"), [("SGD", True), ("AdamW", False)])
+def test_one_element_that_its_gradient_brought_there(recording: Recording, optimizer: str, is_update: bool) -> None:
+    """As of a batch norm in eval() that amplifies a channel. Adam's updates are no larger than the rate says."""
+    model = [*MODEL[:3], tensor("up.weight", "grad", 3, "float32")]
+    amax = np.ones((4, STEPS))
+    amax[3, BAD - 1 :] = 4e38 / 20
+    known = events.event(events.Optimizers((optimizer,)), 1, 2)
+    large = facts("up.weight", 4e37, dtype="float32") | {"peak_count": 1, "rest_amax": 0.2}
+    event = seen(MODEL[2], large_weights=[large], inputs=[facts("input[0]", 3e37, dtype="float32")])
+    finding = found(recording, 2, event, known, model=model, columns={"amax": amax})
+    assert (finding.facts["origin"] == "weight") == (not is_update)
+
+
+def test_a_part_of_a_parameter_that_code_between_the_modules_uses(recording: Recording) -> None:
+    """As of the weights of all experts, of which one was never initialised."""
+    large = facts("experts", 3e38, nan=4, dtype="float32")
+    event = seen(MODEL[2], large_weights=[large], inputs=[facts("input[0]", nan=8)])
+    finding = found(recording, 2, event)
+    assert (finding.facts["origin"], finding.facts["where"]) == ("weight", "experts")
+    assert finding.facts["cause_class"] == "weight" and "Initialise all of experts" in finding.remedy[0].text
+    assert "may have been so since the run began" in text(finding)
+
+
 def test_a_weight_that_grew_as_a_whole_is_no_flipped_bit(recording: Recording) -> None:
     finding = with_large(recording, 30)
     assert finding.facts["origin"] == "forward" and "hardware" not in finding.facts["candidates"]

@@ -19,6 +19,7 @@ from rangewatch_server.numerics.pyramid import RANGES, SERIES_PART
 from rangewatch_server.query.inf_by_design import FIRST_STEPS
 from rangewatch_server.rules.evidence import BACKWARD, OPTIMIZER, Evidence
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom
+from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.recent import rows_of
 from rangewatch_server.rules.trend import Growth, growing
 
@@ -163,6 +164,12 @@ def _is_single(details: TensorDetails) -> bool:
     return details.is_bad or details.amax > rest * 2.0**PEAK_BITS
 
 
+GARBAGE = 1e30
+"""Magnitude of a weight that no training gives, and memory that was never written may hold."""
+
+UPDATE_PART = 1e-3
+"""Part of a weight that its last gradient must have been for an update to have made it so."""
+
 LEAST_ELEMENTS = 8
 """Of a parameter, for a single element to say something."""
 
@@ -216,9 +223,30 @@ class Case:
 
     @property
     def flipped(self) -> TensorDetails | None:
-        """The parameter, of any module, one element of which is far from all others of it."""
-        large = (self.context.large_weights if self.context is not None else None) or ()
-        return next((each for each in large if _is_single(each)), None)
+        """The parameter, of any module, one element of which is far from all others of it, and was not brought there by
+        its gradient."""
+        return next((each for each in self._large_weights if _is_single(each) and not self._may_be_update(each)), None)
+
+    @property
+    def bad_elsewhere(self) -> tuple[TensorDetails, ...]:
+        """The parameters, of any module, that held NaN or Inf, or next to the limit of float32, in this forward."""
+        return tuple(each for each in self._large_weights if each.is_bad or each.amax >= GARBAGE)
+
+    @property
+    def _large_weights(self) -> tuple[TensorDetails, ...]:
+        return tuple((self.context.large_weights if self.context is not None else None) or ())
+
+    def _may_be_update(self, weight: TensorDetails) -> bool:
+        """Whether its last gradient was so large that an update by it may have made it so. Adam's are never larger than
+        the rate says."""
+        if weight.is_bad or keeps_squares(self.evidence):
+            return False
+        entries = self.view.entries
+        rows = [
+            at for at, each in enumerate(entries) if each.fqn == weight.name and each.kind in ("grad", "reduced_grad")
+        ]
+        known = [last[1] for each in rows if (last := self.last_before(each)) is not None]
+        return any(each >= UPDATE_PART * weight.amax for each in known)
 
     @property
     def bad_weights(self) -> tuple[TensorDetails, ...]:

@@ -598,8 +598,8 @@ def jumped_alone(case: Case) -> bool:
     name, step, rank = loss_name(case.evidence), case.bad.step, case.bad.rank
     if name is None:
         return False
-    values = np.abs(case.evidence.series(name, max(case.evidence.start, step - HISTORY), step + 1, rank))
-    before = values[:-1][np.isfinite(values[:-1])]
+    values = case.evidence.series(name, max(case.evidence.start, step - HISTORY), step + 1, rank)
+    before = np.abs(values[:-1][np.isfinite(values[:-1])])
     if len(before) < FEWEST_LOSSES or not np.isfinite(values[-1]) or values[-1] < TARGET_TIMES * before.max():
         return False
     outputs = np.flatnonzero(case.view.is_of("output") & (case.view.columns["amax"] > 0))

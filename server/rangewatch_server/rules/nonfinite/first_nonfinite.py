@@ -216,7 +216,8 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
     is_meant = is_alone and not _is_overflow(case, origin)
     cause = None if is_alone else before(case, origin)
     rate_rose = cause is not None and cause.kind == "learning_rate"
-    best, *others = causes.candidates(case, origin, rate_rose=rate_rose, jumped=_of_a_jump(case))
+    jumped = _of_a_jump(case)
+    best, *others = causes.candidates(case, origin, rate_rose=rate_rose, jumped=jumped)
     clause = "" if cause is None else cause.clause
     if not is_alone and best.cause in _CLAUSES and best.cause not in clause and not clause:
         is_known = best.cause != "data" or best.sureness == "shown"  # of a batch that was not read nothing is stated
@@ -241,7 +242,7 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
             "origin": origin.kind, "cause": origin.cause, "where": origin.where, "recovered_step": spell.clean_step,
             "cause_class": "mask" if is_meant else best.cause, "sureness": best.sureness,
             "candidates": {each.cause: each.weight for each in (best, *others)},
-            "of_magnitude": not is_alone and causes.is_of_magnitude(case, origin, best),
+            "of_magnitude": not is_alone and (best is jumped or causes.is_of_magnitude(case, origin, best)),
             "before": "" if cause is None else cause.kind, **({} if cause is None else cause.facts),
         },
     )  # fmt: skip
@@ -268,6 +269,8 @@ def _what(bad: Bad) -> str:
 def _clause(origin: Origin, case: Case) -> str:
     if origin.cause == "flipped":
         return f"; one element of the weight {origin.where} had become far too large"
+    if origin.cause == "part":
+        return f"; the weight {origin.where}, which code between the modules used, held it already"
     if origin.kind in ("weight", "optimizer") and case.entry.kind == "output":
         return f"; its {'buffer' if origin.cause == 'buffer' else 'weight'} {origin.where} held it already"
     if origin.kind == "loss" and (made := _operation(case)):

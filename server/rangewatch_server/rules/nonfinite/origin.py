@@ -50,7 +50,8 @@ def _output(case: Case) -> Origin:
     if case.flipped is not None and not case.flipped.is_bad and not case.is_first_step():
         return _flipped(case, case.flipped)
     if case.bad_inputs and not forward.is_masked(case):
-        return _between(case, case.bad_inputs[0].name)
+        held = case.bad_elsewhere
+        return _used_outside(case, held) if held else _between(case, case.bad_inputs[0].name)
     return Origin("forward", case.entry.fqn, tuple(forward.sentences(case)), forward.cause_of(case))
 
 
@@ -151,6 +152,24 @@ def _flipped(case: Case, weight: TensorDetails) -> Origin:
         *forward.sentences(case),
     )
     return Origin("weight", weight.name, reported, "flipped")
+
+
+def _used_outside(case: Case, held: tuple[TensorDetails, ...]) -> Origin:
+    """Code between the modules used a parameter that is no module's own, such as the weights of all experts in one."""
+    reported = [_held_text(each) for each in held[:3]]
+    if not case.is_first_step():
+        reported.append(
+            f"All that was recorded of step {case.bad.step - 1} on this rank was finite. But of a parameter of which "
+            "each batch uses a part, as of experts or tables, the rest may have been so since the run began."
+        )
+    elif not case.is_loaded:
+        reported.append("No step before it is recorded: it was loaded, or initialised, so.")
+    return Origin("weight", held[0].name, tuple(reported), "part")
+
+
+def _held_text(each: TensorDetails) -> str:
+    what = counts(each) if each.is_bad else f"magnitudes up to {each.amax:.3g}"
+    return f"The weight {each.name} held {what} as this forward used it."
 
 
 def _own_weight(case: Case) -> Origin:

@@ -349,6 +349,13 @@ def _weight(case: Case, origin: Origin) -> Iterator[Remedy]:
             "", "one element of it changed alone: where that comes again, code writes it; else it was the hardware",
         )  # fmt: skip
         return
+    if origin.cause == "part":
+        yield Remedy(
+            f"Initialise all of {origin.where}: what torch.empty() leaves is what lay in that memory, and a loop over "
+            "fewer parts than there are, or a checkpoint without them, leaves it so. Look for it right after building "
+            "or loading the model.", BAD_PARAMETERS, "it held such values, and code between the modules used them",
+        )  # fmt: skip
+        return
     if origin.cause == "buffer":
         yield Remedy(
             f"Compute {origin.where} anew after loading or to_empty(), and look at what writes it.", BAD_BUFFERS,

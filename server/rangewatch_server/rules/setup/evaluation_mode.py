@@ -224,4 +224,5 @@ RULE = Rule(
     "statistics move. Or an evaluation in `train()` has brought NaN into running statistics.",
     check=check,
     explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
+    leads_to=("first_nonfinite", "loss_nonfinite"),
 )

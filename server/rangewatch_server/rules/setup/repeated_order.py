@@ -76,7 +76,8 @@ def _remedy(known: RepeatedOrder) -> Remedy:
     if known.is_epoch_unused:
         return Remedy(
             "Make the sampler's order depend on its epoch, as by a generator with the seed plus the epoch.",
-            "generator = torch.Generator().manual_seed(7 + epoch)  # the sampler's own: self.seed + self.epoch",
+            "def order(count, seed, epoch):  # of the sampler's own __iter__: self.seed and self.epoch\n"
+            "    return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
             because,
         )
     if known.sampler == "RandomSampler":

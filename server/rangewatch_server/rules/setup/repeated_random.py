@@ -74,7 +74,8 @@ def _finding(known: RepeatedRandom, rank: int | None, are_inputs_same: bool | No
             Remedy(
                 "Set the seed once, before the first step, or by the number of the epoch; for an evaluation that is to "
                 "be the same each time take a generator of its own, or torch.random.fork_rng().",
-                "torch.manual_seed(7 + epoch)  # in place of the same number in each epoch\n"
+                "for epoch in range(3):\n"
+                "    torch.manual_seed(7 + epoch)  # in place of the same number in each epoch\n"
                 "with torch.random.fork_rng():  # around an evaluation: what the training draws goes on behind it\n"
                 "    torch.manual_seed(0)",
                 "the state of torch's generator was read in each step",
