@@ -2,7 +2,8 @@
 hundredth of the weight's own size (adaptive clipping), without the floor of 1e-3 that the method has; a gain at 0 has a limit of 0 and stays at 0 for
 ever, so that none of the blocks is ever used.
 Without Rangewatch: loss 2.22 at step 0, 2.28 (chance is 2.20) at the end, largest gain 0; with a floor of 0.1 it is 0.009 and the largest gain 0.49.
-Cause: clip (no_gradient where only the zero gradient is seen). Step: any. Place: the gains or the blocks they shut. Right: clip / floor. Wrong: GradScaler, mask."""
+Cause: clip (no_gradient where only the zero gradient is seen). Step: any. Place: the gains or the blocks they shut. Right: clip / floor. Wrong: GradScaler,
+mask."""
 EXPECT = {"cause": ["clip", "no_gradient", "optimizer"], "step": [0, 199], "place": ".*(gain|blocks).*", "rank": 0, "least": "info",
           "wrong": ["GradScaler", "(?i)attention mask", "(?i)lower the learning rate"],
           "right": "(?i)clip|floor|limit|zero|gain|init"}

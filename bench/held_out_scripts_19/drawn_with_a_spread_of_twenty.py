@@ -1,7 +1,9 @@
 """A net of dilated convolutions that tells four states of a gearbox by its vibration. FAULT at step 0: the third convolution is drawn by hand with a
-spread of 20 where 0.02 was meant, a thousand times too large; what follows it sees values of hundreds, and the gradient of what stands before it is a thousand times as large.
+spread of 20 where 0.02 was meant, a thousand times too large; what follows it sees values of hundreds, and the gradient of what stands before it is a
+thousand times as large.
 Without Rangewatch: loss 20 at step 0, 2,152 at step 1, 3e7 at step 2, 3e19 at step 3, NaN by step 20 and to the end.
-Cause: weight (the initialisation). Step: 0 (or the first steps). Right: initialise / spread / std / scale of the weights. Wrong: GradScaler, mask, bad batch."""
+Cause: weight (the initialisation). Step: 0 (or the first steps). Right: initialise / spread / std / scale of the weights. Wrong: GradScaler, mask, bad
+batch."""
 EXPECT = {"cause": ["weight"], "step": [0, 5], "place": None, "rank": 0,
           "wrong": ["GradScaler", "(?i)attention mask", "(?i)skip the batch"],
           "right": "(?i)initiali|std|spread|scale of the weight|drawn|weights? (is|are) (too )?large|gain"}

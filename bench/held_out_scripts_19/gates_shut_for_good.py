@@ -1,9 +1,10 @@
-"""A gated net (each layer is a sigmoid gate times a tanh) that guesses the age of fish from rings of their ear bones; a penalty on open gates
-makes it sparse later. FAULT at step 115: a stage of pruning puts the penalty to 10 where 0.01 was meant; within 20 steps it drives the gates far below zero. From step
-135 on the penalty is gone again, but every sigmoid is shut: nothing passes, and almost no gradient comes back to open it.
+"""A gated net (each layer is a sigmoid gate times a tanh) that guesses the age of fish from rings of their ear bones; a penalty on open gates makes it sparse
+later. FAULT at step 115: a stage of pruning puts the penalty to 10 where 0.01 was meant; within 20 steps it drives the gates far below zero. From step 135 on
+the penalty is gone again, but every sigmoid is shut: nothing passes, and almost no gradient comes back to open it.
 Without Rangewatch: loss 0.25 to 0.005 at step 114; the mean gate goes from 0.51 to 8e-8 at step 134; loss 0.22 to 0.38 (the variance of the ages) from step
 135 to the end.
-Cause: regularization (the penalty), dead_units or no_gradient (the shut sigmoid). Step: 115 to 140. Right: sigmoid / saturated / gate / penalty. Wrong: GradScaler, mask."""
+Cause: regularization (the penalty), dead_units or no_gradient (the shut sigmoid). Step: 115 to 140. Right: sigmoid / saturated / gate / penalty. Wrong:
+GradScaler, mask."""
 EXPECT = {"cause": ["regularization", "dead_units", "no_gradient", "forward_arithmetic"], "step": [114, 150], "place": None, "rank": 0,
           "wrong": ["GradScaler", "(?i)attention mask", "(?i)bfloat16"],
           "right": "(?i)sigmoid|saturat|gate|penalty|regulari|clos"}

@@ -1,7 +1,8 @@
 """Two ranks learn to tell birds by song with DistributedDataParallel. FAULT at step 70: the loop calls ddp.module(x) (somebody wanted an extra output of
 the inner model), so that the forward goes past the wrapper and no gradient is averaged any more; each rank trains for itself.
 Without Rangewatch: the heads of the two ranks are equal to the bit up to step 69 and differ by 0.0018 at step 70, by 0.03 at the end; loss 1.93 to 0.012.
-Cause: communication or replicas. Step: 70 (or when the replicas are next compared). Right: call the wrapper / DistributedDataParallel / all-reduce. Wrong: rate."""
+Cause: communication or replicas. Step: 70 (or when the replicas are next compared). Right: call the wrapper / DistributedDataParallel / all-reduce. Wrong:
+rate."""
 EXPECT = {"cause": ["communication", "replicas"], "step": [69, 180], "place": None, "rank": None, "ranks": 2,
           "wrong": ["(?i)lower the learning rate", "GradScaler", "(?i)attention mask"],
           "right": "(?i)wrap|DistributedDataParallel|\\bddp\\b|all.?reduce|averag|replica|synchron|module"}

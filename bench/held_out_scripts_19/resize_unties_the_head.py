@@ -3,7 +3,8 @@ resizes makes a new embedding (given to the optimizer) and a new head with a cop
 head to the optimizer: from then on the head stands still, and the new tokens, whose rows in it all hold the mean of the old ones, are never told apart.
 Without Rangewatch: loss 3.67 to 0.80 at step 109, 2.16 at step 110, 1.2 to 1.5 at steps 160 to 239; with the two tied and held by the optimizer it is 0.84 at
 the end.
-Cause: optimizer (a parameter that no optimizer holds), weight or no_gradient. Step: 110. Right: tie again / give the head to the optimizer. Wrong: rate, clip."""
+Cause: optimizer (a parameter that no optimizer holds), weight or no_gradient. Step: 110. Right: tie again / give the head to the optimizer. Wrong: rate,
+clip."""
 EXPECT = {"cause": ["optimizer", "weight", "no_gradient"], "step": [109, 140], "place": ".*(head|embed).*", "rank": 0,
           "wrong": ["(?i)lower the learning rate", "GradScaler", "(?i)clip_grad_norm_"],
           "right": "(?i)\\bt(ie|ied|ying)\\b|optimizer|param_group|not (held|in|among)|resize|same (weight|parameter|tensor)"}

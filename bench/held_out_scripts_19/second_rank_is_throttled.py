@@ -2,7 +2,8 @@
 takes 150 ms longer, and rank 0 waits for it in each all-reduce. The loss is not harmed; each step takes several times as long.
 Without Rangewatch: 20 to 31 ms a step before, 160 to 165 after step 60; loss 0.16 to 0.013.
 Cause: straggler (or hardware). Step: 50 or soon after. Rank: 1. Right: rank / slow / wait. Wrong: lower the rate, GradScaler, mask."""
-EXPECT = {"cause": ["straggler", "hardware", "data_wait", "communication", "(none)", ""], "step": [45, 139], "place": None, "rank": 1, "ranks": 2, "least": "info",
+EXPECT = {"cause": ["straggler", "hardware", "data_wait", "communication", "(none)", ""], "step": [45, 139], "place": None,
+          "rank": 1, "ranks": 2, "least": "info",
           "wrong": ["(?i)lower the learning rate", "GradScaler", "(?i)attention mask"],
           "right": "(?i)rank|slow|wait|straggl|throttl|hardware"}
 import time
