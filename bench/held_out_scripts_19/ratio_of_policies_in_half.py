@@ -8,7 +8,6 @@ EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [87, 89], "place": No
           "right": "(?i)\\bexp|float16|fp16|half|float32|clamp|overflow|ratio|65504"}
 import copy
 import torch
-import torch.nn.functional as F
 from torch import nn
 import rangewatch
 

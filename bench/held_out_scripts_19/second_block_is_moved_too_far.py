@@ -49,11 +49,12 @@ def rhythms(n):
 
 model = Rhythm()
 rest = [p for name, p in model.named_parameters() if not name.startswith("blocks.")]
-optimizer = torch.optim.AdamW([{"params": rest, "lr": 2e-3}] + [{"params": b.parameters(), "lr": r} for b, r in zip(model.blocks, (1e-3, 1.5e-3, 2e-3))])
+rates = zip(model.blocks, (1e-3, 1.5e-3, 2e-3), strict=True)
+optimizer = torch.optim.AdamW([{"params": rest, "lr": 2e-3}] + [{"params": b.parameters(), "lr": r} for b, r in rates])
 handle = rangewatch.attach(model, optimizer)
 for step in range(190):
     if step == 130:
-        for group, lr in zip(optimizer.param_groups, (1e-3, 6e-4, 8e-1, 1e-3)):
+        for group, lr in zip(optimizer.param_groups, (1e-3, 6e-4, 8e-1, 1e-3), strict=True):
             group["lr"] = lr
     if step == 133:
         optimizer.param_groups[2]["lr"] = 8e-4
