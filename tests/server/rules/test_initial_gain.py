@@ -7,6 +7,7 @@ import pytest
 
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.activations.initial_gain import RULE
+from rangewatch_server.rules.nonfinite import first_nonfinite
 from tests.server.rules.conftest import Recording, tensor
 
 
@@ -24,6 +25,20 @@ def test_a_layer_that_is_a_thousand_times_too_large(recording: Recording) -> Non
     (finding,) = recording.diagnose(RULE).findings
     assert (finding.tensor, finding.step, finding.severity) == ("1.linear", 0, "info")
     assert finding.facts["cause_class"] == "weight"
+
+
+@pytest.mark.parametrize(("breaks", "cause"), [(3, "weight"), (40, "learning_rate")])
+def test_what_breaks_within_the_first_steps_is_its_doing(recording: Recording, breaks: int, cause: str) -> None:
+    at = np.arange(50)
+    growth = 1e6 ** np.clip(at - breaks + 4, 0, 4)
+    amax, bad = np.ones((8, 50)) * growth, np.zeros((8, 50))
+    amax[3] *= 700.0
+    bad[4:, breaks:] = 1
+    loss = np.where(at < breaks, growth, np.nan)
+    recording.write(layers(), 50, {"amax": amax, "inf_count": bad}, series={"loss": loss, "lr": 0.1})
+    (finding,) = recording.diagnose(first_nonfinite.RULE).findings
+    assert finding.facts["cause_class"] == cause
+    assert ("weights of 1.linear are initialised" in finding.remedy[0].text) == (cause == "weight")
 
 
 @pytest.mark.parametrize("rows", [[], [0, 1, 2, 3, 4, 5, 6, 7], [1, 3, 5, 7], [2, 3]])

@@ -265,6 +265,15 @@ def test_a_scale_that_no_skip_lowers(recording: Recording, factor: float, words:
     assert "one scaler before the loop" in found.remedy[0].text
 
 
+def test_a_scale_that_is_raised_while_steps_are_skipped(recording: Recording) -> None:
+    """By code that gives update() a value."""
+    series = fixed(60) | {"loss_scale": 2.0 ** np.minimum(16.0 + np.arange(60), 40.0)}
+    write(recording, series, GRAD_B, GRAD_A, events=[reported(2_000, backoff_factor=0.5)])
+    (found,) = recording.diagnose(RULE).findings
+    assert "is raised from 65536 to 1099511627776 while" in found.summary
+    assert found.facts["cause_class"] == "loss_scale"
+
+
 @pytest.mark.parametrize(("count", "rows"), [("nan_count", (GRAD_B, GRAD_A)), ("nan_count", (OUTPUT_B, GRAD_B))])
 def test_what_no_scale_mends_is_not_the_scale_s_doing(recording: Recording, count: str, rows: tuple[int, ...]) -> None:
     write(recording, fixed(60), *rows, count=count)

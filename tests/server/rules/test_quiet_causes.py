@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.wire.events import StateLoaded, WrapperBypassed, event
+from rangewatch.wire.events import Optimizers, StateLoaded, WrapperBypassed, event
 from rangewatch.wire.records import Event, TensorEntry
 from rangewatch_server.rules.activations import dead_activation
 from rangewatch_server.rules.loss import loss_spike
@@ -61,6 +61,34 @@ def test_layers_of_another_dtype_are_not_new(recording: Recording) -> None:
     model = [*MODEL[:2], tensor("encoder.weight", "grad", 2, "float16"), tensor("encoder.weight", "grad", 3, "float32")]
     (finding,) = jump(recording, calls=calls, model=model)
     assert "first gradient" not in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize(("rate", "is_told"), [(0.8, True), (0.04, False)])
+def test_a_rate_that_was_never_so_high_shows_a_small_rise(recording: Recording, rate: float, is_told: bool) -> None:
+    """One that falls hides its own jumps for tens of steps; and a warm restart goes back to a rate that there was."""
+    at = np.arange(STEPS)
+    loss = np.linspace(2.6, 2.1, STEPS) + 0.4 * (at > AT) + np.random.default_rng(5).normal(0, 0.01, STEPS)
+    rates = np.where(at == AT, rate, np.where(at < 20, 0.04, 0.002))
+    amax = np.ones((4, STEPS))
+    recording.write(MODEL, STEPS, {"amax": amax}, series={"loss": loss, "lr": rates})
+    found = recording.diagnose(loss_spike.RULE).findings
+    assert [each.facts["cause_class"] for each in found] == (["learning_rate"] if is_told else [])
+
+
+@pytest.mark.parametrize(("output", "severity"), [(1e20, "warning"), (1.0, "info")])
+def test_a_parameter_in_the_place_of_another_that_holds_garbage(
+    recording: Recording, output: float, severity: str
+) -> None:
+    amax = np.ones((4, STEPS))
+    amax[1, AT:] = output
+    loss = np.where(np.arange(STEPS) < AT, 0.5, 1.5) + np.random.default_rng(5).normal(0, 0.01, STEPS)
+    events = [event(Optimizers(("AdamW",), renewed=("head.weight",)), 1, AT)]
+    recording.write(
+        MODEL, STEPS, {"amax": amax}, series={"loss": loss + (np.arange(STEPS) < 20), "lr": 0.04}, events=events
+    )
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert finding.severity == severity
+    assert (finding.facts.get("cause_class") == "weight") == (severity == "warning")
 
 
 def test_layers_that_are_seldom_used(recording: Recording) -> None:

@@ -184,12 +184,13 @@ CODEC = [
 ]  # fmt: skip
 
 
-def codec(recording: Recording, *, gradual: bool = False, output: float = 1.0, lost: int = 2) -> Finding:
-    """The last `lost` gradients, of the encoder, are gone from step 140 on."""
+def codec(recording: Recording, *, gradual: bool = False, output: float = 1.0, lost: Any = 2) -> Finding:
+    """The last `lost` gradients, of the encoder, are gone from step 140 on, or those of these rows."""
     amax = np.exp(NOISE.normal(0, 0.2, (8, 240)))
+    rows = range(len(CODEC) - lost, len(CODEC)) if isinstance(lost, int) else lost
     if gradual:
-        amax[-lost:, 100:140] *= 2.0 ** -np.arange(40)
-    amax[-lost:, 140:] = 0
+        amax[rows, 100:140] *= 2.0 ** -np.arange(40)
+    amax[rows, 140:] = 0
     amax[:2, 140:] *= output
     recording.write(CODEC, 240, {"amax": amax})
     (finding,) = recording.diagnose(RULE).findings
@@ -207,6 +208,15 @@ def test_a_slope_that_is_lost_from_one_step_to_the_next(recording: Recording, lo
 
 def test_a_weight_without_and_a_bias_with_a_gradient_are_of_units_that_died(recording: Recording) -> None:
     """In a function, as of a ReLU that is no module: what the next module is given is 0."""
+    (weight,) = (at for at, each in enumerate(CODEC) if each.fqn == "encoder.weight" and each.kind == "grad")
+    finding = codec(recording, lost=[weight])
+    assert (finding.facts["cause_class"], finding.facts["where"]) == ("dead_units", "encoder")
+    assert (
+        "all that it is given is 0" in " ".join(finding.evidence) and "right before encoder" in finding.remedy[0].text
+    )
+
+
+def test_a_bias_without_a_gradient_says_nothing_of_that(recording: Recording) -> None:
     assert "cause_class" not in codec(recording, lost=1).facts
 
 

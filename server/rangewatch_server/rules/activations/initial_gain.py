@@ -37,17 +37,26 @@ class Gain(msgspec.Struct, frozen=True):
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding: the first layer, and how many more there are."""
+    high, usual, count = far(evidence, limits["factor"])
+    if high:
+        yield _finding(evidence, high, usual, count, evidence.start)
+
+
+FACTOR = 100.0
+
+
+def far(evidence: Evidence, factor: float = FACTOR) -> tuple[list[Gain], float, int]:
+    """In call order, those of the layers whose output is `factor` times as large as what comes before it, and as usual
+    in the model, the usual factor, and how many layers there are; none where these are most of them."""
     start = evidence.run.first_step or 0
     if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
-        return  # of a run that went on from a checkpoint nothing is an initialisation's
+        return [], 0.0, 0  # of a run that went on from a checkpoint nothing is an initialisation's
     gains = gains_of(evidence, start)
-    factors = np.array([each.factor for each in gains])
     if len(gains) < FEWEST:
-        return
-    usual = float(np.median(factors))
-    high = [each for each in gains if each.factor >= limits["factor"] and each.factor >= limits["factor"] * usual]
-    if high and 2 * len(high) < len(gains):
-        yield _finding(evidence, high, usual, len(gains), start)
+        return [], 0.0, 0
+    usual = float(np.median([each.factor for each in gains]))
+    high = [each for each in gains if each.factor >= factor and each.factor >= factor * usual]
+    return (high, usual, len(gains)) if 2 * len(high) < len(gains) else ([], usual, len(gains))
 
 
 def gains_of(evidence: Evidence, start: int) -> list[Gain]:
@@ -86,7 +95,7 @@ def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, ste
             f"Of {count} linear layers half are {usual:.3g} times as large as what comes before them, or less.",
             *([f"So are those of {len(more)} more: {named}."] if more else []),
             "Cause (possible): the weight of that layer, as it was initialised or loaded. Against that: code between "
-            "the two, such as a factor or another branch, makes what it is given as large; and nothing became NaN.",
+            "the two, such as a factor or another branch, makes what it is given as large.",
             f"What would decide: print the deviation of {entry.fqn}.weight; usual is about 1 / sqrt(its inputs).",
         ),
         remedy=(
@@ -111,6 +120,6 @@ RULE = Rule(
     "sigmoid behind it is saturated from the start, the training goes on and learns little.",
     check=check,
     thresholds=(
-        Threshold("factor", 100.0, "times", "As large as what comes before it, and as that of half of the layers."),
+        Threshold("factor", FACTOR, "times", "As large as what comes before it, and as that of half of the layers."),
     ),
 )

@@ -335,8 +335,18 @@ def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points
     where = place(step, rank)
     is_term = is_zero and since is not None and _is_term(evidence, first.tensor, since)
     cut = _cut(evidence, first.tensor, since) if is_zero and since is not None and not is_term else ""
-    causes = _TERM if is_term else (_CUT.format(cut), _TEST) if cut else ()
-    where_class = "weight" if is_term else "backward_arithmetic"
+    module = entry.fqn.rpartition(".")[0]
+    stop = evidence.whole_stop if since is None else min(since + LASTING, evidence.whole_stop)
+    is_weight = entry.fqn.rpartition(".")[2] == "weight"
+    is_dead = is_weight and is_zero and since is not None and not is_term and not cut and since < stop
+    is_dead = is_dead and module in _given_zeros(evidence, since or 0, stop)
+    causes = (
+        _TERM if is_term
+        else (_CUT.format(cut), _TEST) if cut
+        else (_DEAD_BEFORE.format(module or "the model"),) if is_dead
+        else ()
+    )  # fmt: skip
+    where_class = "weight" if is_term else "dead_units" if is_dead else "backward_arithmetic"
     text = (
         "has been zero in every element since"
         if is_zero
@@ -347,13 +357,37 @@ def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points
         rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="vanishing",
         summary=f"{where}: {the(entry)} {text}.",
         evidence=(*_evidence(evidence, first, others, points, ranks), *causes),
-        remedy=(_LEAVE_OUT,) if is_term else (_straight_through(cut),) if cut else tuple(_remedies()),
+        remedy=(
+            (_LEAVE_OUT,) if is_term
+            else (_straight_through(cut),) if cut
+            else (_alive(module),) if is_dead
+            else tuple(_remedies())
+        ),
         facts={
             "fall_bits": first.fall, "against": first.against, "all_zero": is_zero,
-            **({"cause_class": where_class, "where": entry.fqn.rpartition(".")[0]} if cut or is_term else {}),
+            **({"cause_class": where_class, "where": module} if cut or is_term or is_dead else {}),
             **({} if since is None else {"since_step": since}),
         },
     )  # fmt: skip
+
+
+_DEAD_BEFORE = (
+    "Cause (likely): dead units right before it. The gradient of the bias of {} is not 0 and that of its weight is: "
+    "all that it is given is 0, as of a ReLU, called as a function or a module, whose inputs are all negative. Against "
+    "that: rows that are all 0, or a multiplication by 0, look the same."
+)
+
+
+def _alive(module: str) -> Remedy:
+    return Remedy(
+        f"Look at what comes right before {module or 'the model'}: a bias or weights that fell so far that its ReLU "
+        "gives 0 for every row, as by one large update or by code that writes to them. Units that are dead stay so: go "
+        "back to a checkpoint from before, or initialise them anew.",
+        f"{module_code(module)}.register_forward_pre_hook(\n"
+        "    lambda module, args: print([float((each == 0).float().mean()) for each in args "
+        "if torch.is_tensor(each)]))",
+        "its bias gets a gradient, and its weight none",
+    )
 
 
 _TERM = (
@@ -388,7 +422,7 @@ def _is_term(evidence: Evidence, tensor: int, since: int) -> bool:
     after, had = amax[:, since - low :].max(axis=1), called[:, since - low :].any(axis=1)
     zero = (after == 0) & had
     of_gradients, of_outputs = slice(0, len(gradients)), slice(len(gradients), None)
-    if zero[of_outputs].any() or not after[of_outputs][own[0]] > 0 or _is_given_zeros(evidence, since, stop):
+    if zero[of_outputs].any() or not after[of_outputs][own[0]] > 0 or _given_zeros(evidence, since, stop):
         return False
     before = amax[:, : since - low].max(axis=1, initial=0.0)[of_outputs][own[0]]
     if before > 0 and abs(np.log2(after[of_outputs][own[0]] / before)) > USUAL_BITS:
@@ -428,7 +462,7 @@ def _cut(evidence: Evidence, tensor: int, since: int) -> str:
     if (after[2:] == 0).any() or not before[0, -1] > 0 or not (after[1] > 0).all():
         return ""
     usual = np.nanmedian(before[:2], axis=1)
-    if _is_given_zeros(evidence, since, stop):
+    if _given_zeros(evidence, since, stop):
         return ""
     if before[0, -1] < usual[0] * 2.0**-USUAL_BITS or abs(np.log2(np.nanmedian(after[1]) / usual[1])) > USUAL_BITS:
         return ""
@@ -438,9 +472,9 @@ def _cut(evidence: Evidence, tensor: int, since: int) -> str:
     )
 
 
-def _is_given_zeros(evidence: Evidence, since: int, stop: int) -> bool:
-    """Whether a module has a gradient of 0 for its weight and another for its bias: what it is given is 0, as behind
-    units that died in a function."""
+def _given_zeros(evidence: Evidence, since: int, stop: int) -> frozenset[str]:
+    """The modules that have a gradient of 0 for their weight and another for their bias: what they are given is 0, as
+    behind units that died in a function."""
     gradients, entries = tensors_of(evidence, "grad"), evidence.tensors.entries
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, since, stop, ("call_count", "amax"), gradients)
     called = np.max(block.columns["call_count"], axis=1) > 0
@@ -448,7 +482,7 @@ def _is_given_zeros(evidence: Evidence, since: int, stop: int) -> bool:
     for tensor, amax, was_called in zip(gradients.tolist(), block.columns["amax"].max(axis=1), called, strict=True):
         if was_called:
             heights.setdefault(entries[tensor].fqn.rpartition(".")[0], []).append(float(amax))
-    return any(min(each) == 0 < max(each) for each in heights.values())
+    return frozenset(module for module, each in heights.items() if min(each) == 0 < max(each))
 
 
 def _straight_through(because: str) -> Remedy:

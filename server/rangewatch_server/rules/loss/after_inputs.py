@@ -1,5 +1,6 @@
-"""Whether the loss rises where what the model is given, or its targets, become another size for good, or where code
-other than the optimizer has written to the weights, which it seldom does. Where it is known when to expect it, fewer
+"""Whether the loss rises where what the model is given, or its targets, become another size for good, where code other
+than the optimizer has written to the weights, which it seldom does, or where a learning rate became far higher than it
+ever was. Where it is known when to expect it, fewer
 values show a rise than at any other step: a loss that falls hides its own jumps for tens of steps.
 """
 
@@ -11,7 +12,7 @@ import numpy as np
 from rangewatch.wire.events import StateLoaded
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.series import INPUTS, TARGETS, WRITTEN
+from rangewatch_server.rules.loss.series import INPUTS, RATES, TARGETS, WRITTEN
 from rangewatch_server.rules.loss.spike.bands import INPUT_BITS, OUT_DEVIATIONS
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
@@ -32,8 +33,11 @@ that are looked at, and how many and which part of these must be high."""
 MOST_WRITES, STEPS = 4, 4_096
 """Writes to the weights in the first steps of a run; more are a habit, see `after_writes`."""
 
-RISE = 0.5
-"""Part of its usual value by which the loss must rise."""
+RISE, RISE_OF_RATE = 0.5, 0.1
+"""Part of its usual value by which the loss must rise; behind a rate that was never so high less says as much."""
+
+FAR_RISE, MOST_GROUPS = 10.0, 16
+"""How many times as high as ever before a learning rate must be from one step to the next, and parameter groups."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -49,10 +53,26 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 def first_change(evidence: Evidence, name: str) -> Changed | None:
-    """The first change of inputs or targets, or write, with which the series `name` rose; None where there is none."""
-    steps = sorted({at for each in (*INPUTS, TARGETS) if evidence.has_series(each) for at in _changes(evidence, each)})
-    steps = sorted({*steps, *_writes(evidence)})
-    return next((found for step in steps if (found := _rise(evidence, name, step)) is not None), None)
+    """The first change of inputs, targets or rates, or write, with which the series `name` rose; None where there is
+    none."""
+    steps = {at for each in (*INPUTS, TARGETS) if evidence.has_series(each) for at in _changes(evidence, each)}
+    places = [(step, RISE) for step in {*steps, *_writes(evidence)}]
+    places += [(step + 1, RISE_OF_RATE) for step in _raised_rates(evidence)]  # that step's update is the first with it
+    found = (_rise(evidence, name, step, rise) for step, rise in sorted(places))
+    return next((each for each in found if each is not None), None)
+
+
+def _raised_rates(evidence: Evidence) -> set[int]:
+    """Of the first steps of the run. A warm restart goes back to a rate that there was."""
+    start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
+    names = [*RATES, *(f"lr_group_{at}" for at in range(MOST_GROUPS))]
+    found: set[int] = set()
+    for values in (evidence.series(each, start, stop) for each in names if evidence.has_series(each)):
+        before = np.fmax.accumulate(np.where(np.isfinite(values), values, 0.0))[:-1]
+        with np.errstate(invalid="ignore"):
+            is_far = (values[1:] >= FAR_RISE * before) & (before > 0) & np.isfinite(values[:-1])
+        found.update((start + 1 + np.flatnonzero(is_far)).tolist())
+    return {each for each in found if each - start >= FEWEST}
 
 
 def _writes(evidence: Evidence) -> list[int]:
@@ -107,14 +127,14 @@ def _bits(values: Array) -> Array:
     return bits
 
 
-def _rise(evidence: Evidence, name: str, step: int) -> Changed | None:
+def _rise(evidence: Evidence, name: str, step: int, rise: float) -> Changed | None:
     values = evidence.series(name, max(evidence.start, step - 2 * BEFORE), min(evidence.whole_stop, step + AFTER))
     at = step - max(evidence.start, step - 2 * BEFORE)
     before, since = values[:at][np.isfinite(values[:at])][-BEFORE:], values[at:][np.isfinite(values[at:])]
     if len(before) < BEFORE or len(since) < LEAST:
         return None
     usual = float(np.median(before[-RECENT:]))
-    is_high = since > max(float(before.max()), usual + RISE * abs(usual))
+    is_high = since > max(float(before.max()), usual + rise * abs(usual))
     counts = np.cumsum(is_high)
     shown = np.flatnonzero(counts >= np.maximum(LEAST, PART * np.arange(1, len(since) + 1)))
     if not is_high[0] or not len(shown):

@@ -589,6 +589,16 @@ def _stage(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
     return ""
 
 
+GARBAGE = 1e15
+"""Magnitude of an output that no initialisation gives, and memory that was never written may."""
+
+
+def _is_garbage(evidence: Evidence, step: int) -> bool:
+    outputs = tensors_of(evidence, "output")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, step, step + 1, ("amax",), outputs)
+    return bool(np.asarray(block.columns["amax"], np.float64).max(initial=0.0) >= GARBAGE)
+
+
 def _new_part(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
     """A sentence, where parameters got the first gradient of the run at the very step of the jump: they have not been
     updated yet, so that no update made it, but a forward or a loss that goes another way; else ""."""
@@ -598,7 +608,7 @@ def _new_part(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
         if abs(event.step - jump.step) <= 1
         for name in (*known.replaced, *known.renewed)
     ]
-    if made:
+    if made and not _is_garbage(evidence, jump.step):
         more = f", and so for {len(made) - 1} more" if len(made) > 1 else ""
         return (
             f"At that very step another parameter took the place of {made[0]}{more}: a head or a table that has grown, "
@@ -683,12 +693,8 @@ RULE = Rule(
         Threshold("least_values", 3.0, "values in a row", "So many must be high, or more."),
     ),
     explains=(
-        "vanishing_gradient",
-        "short_spike",
-        "loss_stuck",
-        "dead_expert",
-        "dead_activation",
-        "saturated_activation",
+        "vanishing_gradient", "short_spike", "loss_stuck", "dead_expert", "dead_activation", "saturated_activation",
+        "loss_scale_collapse", "loss_scale_unexplained_skip",
     ),
     leads_to=("exploding_gradient", "first_nonfinite", "loss_nonfinite"),
-)
+)  # fmt: skip

@@ -165,7 +165,12 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
         loss = bad_loss(evidence, burst.first, blamed.rank)
     goes_on = burst.last >= evidence.loss_scales.stop - LATELY
     rank = "" if blamed.rank is None else f", rank {blamed.rank}"
-    if burst.stuck >= STUCK:
+    if burst.bits < 0 and burst.count >= STUCK:
+        what = (
+            f"the loss scale is raised from {scale(burst.before)} to {scale(burst.after)} while {burst.count} steps "
+            "are skipped"
+        )
+    elif burst.stuck >= STUCK:
         stays = f"stays at {scale(burst.after)}, its minimum or fixed"
         what = f"{burst.stuck} steps are skipped and the loss scale {stays}"
     else:
@@ -224,12 +229,7 @@ def _stays_bad(blamed: Blame, burst: Burst) -> bool:
 
 def _is_fixed(blamed: Blame, burst: Burst) -> bool:
     """Whether a gradient overflowed in many steps, and not one of them has lowered the scale."""
-    return (
-        blamed.what == "gradient"
-        and not blamed.only_nan
-        and burst.stuck == len(burst.drops) >= MOST_HELD
-        and not burst.bits
-    )
+    return blamed.what == "gradient" and not blamed.only_nan and burst.count >= MOST_HELD and burst.bits <= 0
 
 
 def _never_falls(reported: Scaler) -> Iterator[str]:

@@ -16,6 +16,7 @@ from msgspec import UNSET
 from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, Optimizers, SavedValue, TensorDetails
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.headroom import limits_of
+from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import INPUTS, RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations
@@ -49,6 +50,9 @@ BLOWN_BITS = 10.0
 
 DATA_BITS = 10.0
 """Bits by which a first output must jump with an input that is as much larger than what a batch usually is."""
+
+AT_FIRST = 16
+"""Steps of a run within which what breaks is the doing of how it begins."""
 
 TARGET_TIMES, FEWEST_LOSSES, USUAL_BITS = 100.0, 8, 1.0
 """How many times all before it, of so many at least, a loss must be whose targets are that large; and bits within which
@@ -526,6 +530,14 @@ def outputs_reach_limit(case: Case) -> bool:
 def _too_large_updates(case: Case) -> Iterator[Candidate]:
     """The weights moved far within a few steps: outputs or the loss blew up and no input did."""
     blown = loss_ratio(case)
+    if (large := initially_large(case)) is not None:
+        fqn, factor = large
+        text = (
+            f"The output of {fqn} has been {factor:.3g} times as large as what comes before it since the first step, "
+            "and others have not: its weights are as they were initialised, or loaded, and updates of such a network "
+            "are far too large at any rate."
+        )
+        yield Candidate("weight", 0.89, (text,), ("Code before it may make what it is given so large.",))
     if blown is not None and blown[0] >= BLOWN:
         yield Candidate("learning_rate", 0.88, (blown_text(*blown[1:]),), _against_rate(case))
     bits = output_rise(case)
@@ -537,6 +549,15 @@ def _too_large_updates(case: Case) -> Iterator[Candidate]:
             yield Candidate("data", LIKELY, ("Outputs jumped within one step.",))
         else:
             yield Candidate("learning_rate", 0.8, (text,), _against_rate(case))
+
+
+def initially_large(case: Case) -> tuple[str, float] | None:
+    """The layer, and how many times as large as what comes before it its output has been since the first step, of a run
+    that was broken within its first steps."""
+    if case.bad.step - case.evidence.start > AT_FIRST:
+        return None
+    high, _, _ = initial_gain.far(case.evidence)
+    return (case.view.entries[high[0].tensor].fqn, high[0].factor) if high else None
 
 
 def _against_rate(case: Case) -> tuple[str, ...]:

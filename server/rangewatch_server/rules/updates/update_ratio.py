@@ -12,6 +12,7 @@ from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 from rangewatch_server.rules.updates.large_updates import too_large
+from rangewatch_server.rules.updates.shrinking_rows import shrinking
 from rangewatch_server.rules.updates.small_updates import too_small
 from rangewatch_server.rules.updates.strong_decay import too_strong
 
@@ -29,9 +30,11 @@ class Ratio(msgspec.Struct, frozen=True):
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding for too large, and one for too small; one for a rate that was too low from the first step on,
-    one for a rate that was too high, and one for a decay of the weights. The last three need no kinds of their own."""
+    one for a rate that was too high, one for a decay of the weights, and one for rows that shrink. These need no kinds
+    of their own."""
     yield from too_small(evidence)
-    yield from too_strong(evidence)
+    strong = tuple(too_strong(evidence))
+    yield from strong or shrinking(evidence)
     yield from too_large(evidence)
     ratios = list(_ratios(evidence))
     high = [each for each in ratios if each.values.min() > limits["most"]]

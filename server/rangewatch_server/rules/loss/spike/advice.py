@@ -141,9 +141,10 @@ def remedies(
         code = "for group in optimizer.param_groups:\n    group['lr'] *= 0.1"
         yield Remedy("Lower the learning rate.", code, because)
     elif cause == "data":
-        text = f"Look at the batch of step {step}, its targets too, and leave out what is wrong with it."
+        computed = "and at how the loss is computed: a sum where a mean was, a factor, a mask."
+        text = f"Look at the batch of step {step}, its targets too, and leave out what is wrong with it; {computed}"
         if is_lasting:
-            text = f"Look at the batches from step {step} on, their targets too."
+            text = f"Look at the batches from step {step} on, their targets too, {computed}"
         yield Remedy(
             text,
             "def name_rows(ids, losses):  # call it in the loop: findings then name the rows\n"
