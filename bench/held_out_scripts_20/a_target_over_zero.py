@@ -1,6 +1,6 @@
 """A net that forecasts the miles per litre of lorries: target = miles / litres. FAULT at step 135: one trip was all downhill with 0 litres on the meter, its
 target is inf; the squared error is inf, its gradient is inf, and Adagrad turns it to NaN.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 12 to 0.047 at step 134, inf at step 135, NaN from step 136 on.
 Cause: data (targets). Step: 135. Right: target / label / data / batch. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["data"], "step": [134, 136], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

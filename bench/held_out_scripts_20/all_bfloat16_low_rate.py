@@ -1,6 +1,6 @@
 """A mixer over tokens that forecasts the next hours of wind at ten masts, model and AdamW wholly in bfloat16. FAULT from the start: with a rate of 2e-5
 almost each update is less than half a unit in the last place of its weight, and is rounded away.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: of 20,242 weights 1,346 have moved by step 239, nearly all in the first update; loss 0.48 to 0.51 (0.38 in float32).
 Cause: optimizer (updates lost in bfloat16), or learning_rate (too low for it). Step: 0. Right: bfloat16 / round / master / Kahan / float32.
 Wrong: GradScaler, lower the learning rate, mask."""
 EXPECT = {"cause": ["optimizer", "learning_rate"], "step": [0, 200], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """A mixture of six experts (top 2, with a capacity) that forecasts the wear of tools; a row's two shares are set to 0 where the expert is full, and then
 normalised to a sum of 1. FAULT at step 115: a batch comes from one machine alone, two experts are full, rows lose both of their shares: 0/0.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 8.7 to 0.26 at step 114, NaN in 24 rows at step 115, in all 80 from then on.
 Cause: forward_arithmetic (0/0 in the normalisation), or mask, data. Step: 115. Right: divide / zero / epsilon / normalise / capacity.
 Wrong: lower the rate, GradScaler."""
 EXPECT = {"cause": ["forward_arithmetic", "mask", "data"], "step": [114, 116], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """A residual net for the taste of cheese; each branch begins with a gain of 0. FAULT from the start: each gradient is clipped to 2% of the size of its own
 weight, element by element, with no floor beneath; 2% of 0 is 0, and the gains (and with them the branches) stand at 0 for ever.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: the largest gain is 0.0 at each step; loss 2.1 to 1.2; with a floor of 0.05 the gains reach 0.65 and the loss 0.52.
 Cause: clip (holds what is zero at zero), or no_gradient, optimizer. Step: 0. Place: gains. Right: clip / floor / eps. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["clip", "no_gradient", "optimizer", "backward_arithmetic"], "step": [0, 160], "place": r".*(gain|branch|layer|up|down).*", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

@@ -1,6 +1,7 @@
 """A tower of 44 plain linear layers with ReLU that is to tell three kinds of glass by their spectra. FAULT from the start: no residual, no norm and the
 default init of nn.Linear; the signal shrinks by the same factor in each layer, and so does the gradient on its way back.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 1.08 to 1.12 at each step (ln 3 is 1.099); the gradient of the first layer has a norm of 4e-19, the logits of a batch
+differ by 1e-9.
 Cause: backward_arithmetic (vanishing gradients), or weight (init), no_gradient. Step: 0. Right: residual / norm / init / vanish. Wrong: clip, lower
 the rate, GradScaler."""
 EXPECT = {"cause": ["backward_arithmetic", "no_gradient", "weight", "dead_units", "forward_arithmetic"], "step": [0, 160], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """A small decoder that goes on with melodies; its attention has a bias by distance (ALiBi) with -inf above the diagonal, and is well. FAULT at step 110:
 the warm restart sets the rate of SGD to 6 instead of 0.06; gradients explode in a step or two.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 3.24 to 1.02 at step 110, 106 at step 111, 5.6e8 at step 112 (gradient norm 6e7), NaN from step 113 on.
 Cause: learning_rate (or clip, backward_arithmetic: exploding gradients). Step: 110. Right: learning rate / clip. Wrong: attention mask, GradScaler."""
 EXPECT = {"cause": ["learning_rate", "clip", "backward_arithmetic"], "step": [109, 114], "place": None, "rank": 0,
           "wrong": ["(?i)attention mask", "GradScaler", "(?i)fully masked", "alibi"],

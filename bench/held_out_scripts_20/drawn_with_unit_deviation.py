@@ -1,6 +1,6 @@
 """A net of four layers with tanh, 128 wide, that tells wines apart by thirteen figures. FAULT from the start: each weight is drawn with torch.randn, a
 deviation of 1 rather than 1 / sqrt(128); each tanh is at its end, little gradient comes through, and the logits are of size 11.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 14.1 to 3.0, four of five tanh are beyond 0.99 to the end; with the default init the loss is 0.39.
 Cause: weight (the init), or dead_units (saturated), forward_arithmetic. Step: 0. Right: init / Xavier / Kaiming / saturate / scale. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["weight", "dead_units", "forward_arithmetic", "backward_arithmetic", "(none)"], "step": [0, 160], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

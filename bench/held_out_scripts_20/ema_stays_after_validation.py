@@ -1,6 +1,6 @@
 """An autoencoder of pressure fields; for validation the weights of the moving average (decay 0.999) are copied into it. FAULT at step 120: after the
 first validation nobody puts the trained weights back; the average still is mostly the weights of the start, and the training goes on from there.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 0.18 to 0.0034 at step 119, 0.176 at step 120, 0.048 at step 130, 0.0027 at the end (restored: 0.0013).
 Cause: weight (overwritten outside of the optimizer) or eval. Step: 120. Right: average / restore / outside of the optimizer / overwritten.
 Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["weight", "eval", "optimizer"], "step": [119, 122], "place": None, "rank": 0,

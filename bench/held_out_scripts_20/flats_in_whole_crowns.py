@@ -1,6 +1,6 @@
 """A net with embeddings of quarter and kind that values flats. FAULT from the start: the prices are in crowns (2 to 9 millions), neither divided nor
 standardised; with the mean squared error and a rate of 1e-3 the output hardly leaves 0, and the loss is 3e13.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 2.06e13 to 1.93e13; the mean value is 535 at step 219, the mean price 4,336,519; in millions it learns (0.44).
 Cause: data (the scale of the targets), or learning_rate. Step: 0. Right: target / scale / standardise / normalise. Wrong: GradScaler, mask, lower the rate."""
 EXPECT = {"cause": ["data", "learning_rate"], "step": [0, 160], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"],

@@ -1,10 +1,11 @@
 """A small GPT over arithmetic ("7+5=12;"). FAULT at step 60: queries and keys get a param group with a negative weight decay (a sign lost in the
 config, -8 at a rate of 3e-3); they grow by 2% a step, the logits of the attention by 5%, until each row looks at one place alone.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: largest logit 12 at step 60, 77 at step 100, 1,226 at step 160, 37,748 at the end; loss 1.01 at step 60, 0.95 to 1.03 to the
+end (0.81 without the fault).
 Cause: weight (growth), optimizer / regularization (decay of the wrong sign), learning_rate, forward_arithmetic. Step: 60 on.
 Right: attention logits / query / key / norm / decay. Wrong: attention mask, GradScaler."""
-EXPECT = {"cause": ["weight", "regularization", "optimizer", "learning_rate", "forward_arithmetic"], "step": [59, 220], "place": r".*(query|key|attend|block|read).*|",
-          "rank": 0, "wrong": ["GradScaler", "(?i)attention mask"],
+EXPECT = {"cause": ["weight", "regularization", "optimizer", "learning_rate", "forward_arithmetic"], "step": [59, 220],
+          "place": r".*(query|key|attend|block|read).*|", "rank": 0, "wrong": ["GradScaler", "(?i)attention mask"],
           "right": "(?i)logit|quer|key|norm|decay|softmax|rate|grow"}
 import torch
 import torch.nn.functional as F

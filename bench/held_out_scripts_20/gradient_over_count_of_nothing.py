@@ -1,6 +1,8 @@
 """A recurrent net that fills gaps in tide gauges; the gradient of two half batches is summed and divided by the number of readings. FAULT at step 110: the
-counter was reset a moment too early, and the sum is divided by 0 + 1e-9 once. Adam's second moments are ruined: nothing moves for hundreds of steps after.
-Without Rangewatch: @@FIG@@
+counter was reset a moment too early, and the sum is divided by 0 + 1e-9 once. Adam's moments are ruined:
+all weights drift on along that one gradient, and then stand.
+Without Rangewatch: loss 0.016 at step 110, where the gradient norm is 4e10; 0.055, 0.16, 2.0 at step 120, 5.9 at the end; without the fault
+0.0093.
 Cause: backward_arithmetic (or optimizer: its state; clip). Step: 110. Right: gradient / second moment / clip / state. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["backward_arithmetic", "optimizer", "clip"], "step": [109, 112], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

@@ -1,6 +1,6 @@
 """A separable convolution net that judges the ripeness of tomatoes by heat pictures. FAULT at step 125: a hot pixel of the camera is inf in one picture (16 bit
 read as half float). Batch norm makes the whole batch NaN, and then its running mean.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 1.12 to 0.21 at step 124, NaN from step 125 on.
 Cause: data. Step: 125. Right: batch / input / data / pixel. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["data"], "step": [124, 126], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

@@ -1,6 +1,6 @@
 """A convolutional net that names bird calls by their spectrograms. FAULT at steps 130 to 139: a worker that writes the shards is restarted; for ten batches
-the labels come in another order than the pictures. After them all is well again.
-Without Rangewatch: @@FIG@@
+the labels come in another order than the pictures. After them it recovers.
+Without Rangewatch: loss 0.04 at step 129, 14.8 at step 130, 2.5 (chance) to step 143, 0.61 at step 160, 0.12 at the end.
 Cause: data (labels). Step: 130. Right: label / batch / data. Wrong: GradScaler, mask, bfloat16."""
 EXPECT = {"cause": ["data"], "step": [129, 140], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

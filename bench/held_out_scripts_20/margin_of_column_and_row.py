@@ -1,7 +1,8 @@
 """A net that tells rye from wheat by near infrared, with the logistic loss written by hand: softplus(-logit * label), labels of -1 and 1. FAULT from the
 start: logits are a column (n, 1), labels a row (n); the product is (n, n), each logit with each label. The net learns the share of rye and nothing else.
-Without Rangewatch: @@FIG@@
-Cause: forward_arithmetic (broadcasting), or data; none that has a name. Step: 0. Right: shape / broadcast / squeeze. Wrong: lower the rate, GradScaler, mask."""
+Without Rangewatch: loss 0.46 to 0.69 at all times, right is the share of wheat; with logit[:, 0] the loss is 0.005 and all are right.
+Cause: forward_arithmetic (broadcasting), or data; none that has a name. Step: 0. Right: shape / broadcast / squeeze.
+Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data", "", "(none)"], "step": [0, 180], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],
           "right": "(?i)shape|broadcast|squeeze|label|target", "least": "info"}

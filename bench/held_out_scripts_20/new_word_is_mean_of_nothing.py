@@ -1,7 +1,7 @@
 """A bag-of-words net that guesses the rubric of a notice. FAULT at step 90: a word is added to the vocabulary (a free row of the embedding takes it); its
 vector is the mean of the vectors of its pieces, of which there are none: the mean of an empty list is NaN.
-Without Rangewatch: @@FIG@@
-Cause: weight (a row of the embedding), or data. Step: 90 (first looked up at 91). Place: the embedding, or where it is read. Right: embedding / row / NaN weight.
+Without Rangewatch: loss 1.95 to 0.022 at step 90, NaN from step 91 on; rows with NaN: 1, 9, 228, 272.
+Cause: weight (a row of the embedding). Step: 90 (first looked up at 91). Place: the embedding. Right: embedding / row / NaN weight.
 Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["weight"], "step": [89, 92], "place": r".*words.*", "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

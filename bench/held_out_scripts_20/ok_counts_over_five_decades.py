@@ -1,6 +1,6 @@
 """HEALTHY: counts of insects in traps, from 0 to some 100,000; the net gives the log of the rate and the loss is that of Poisson, so that single batches have a
 loss several times as large as others; the gradient is clipped in the largest of them, before the step.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 7,202 to 21, 12 to 54 in the last fifty steps; counts up to 99,762.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch
@@ -24,6 +24,7 @@ class Traps(nn.Module):
 common = 5 + 2.0 * torch.randn(12)
 model = Traps()
 optimizer = torch.optim.Adam(model.parameters(), lr=6e-3)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 250)
 handle = rangewatch.attach(model, optimizer)
 for step in range(250):
     kind, weather = torch.randint(0, 12, (128,)), torch.randn(128, 4)
@@ -34,6 +35,7 @@ for step in range(250):
     loss.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 2000.0)
     optimizer.step()
+    schedule.step()
     if step % 20 == 0 or step == 249:
         print(step, loss.item(), "norm", norm.item(), "largest count", count.max().item(), flush=True)
     handle.log(loss=loss.item())

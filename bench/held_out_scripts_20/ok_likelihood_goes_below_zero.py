@@ -1,6 +1,6 @@
-"""HEALTHY: a normalising flow of coupling layers for the places of trees along a river bend; its loss is the negative log likelihood of a narrow density and goes
-below zero, which is right for a density.
-Without Rangewatch: @@FIG@@
+"""HEALTHY: a normalising flow of coupling layers for the places of trees along a river bend; its loss is the negative log likelihood of a narrow density and
+goes below zero, which is right for a density.
+Without Rangewatch: loss 2.1, -0.35 at step 60, -1.29 at the end.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import math

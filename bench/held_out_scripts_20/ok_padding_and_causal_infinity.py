@@ -1,6 +1,6 @@
-"""HEALTHY: nn.MultiheadAttention with a float mask of -inf above the diagonal and padding at the end of most rows; each query sees itself at the least (padding is
-hidden as a key only, and the first token of a row is never padding), so all is finite.
-Without Rangewatch: @@FIG@@
+"""HEALTHY: nn.MultiheadAttention with a float mask of -inf above the diagonal and padding at the end of most rows; each query sees itself at the least (padding
+is hidden as a key only, and the first token of a row is never padding), so all is finite.
+Without Rangewatch: loss 3.76 to 0.67 with 38 to 47% padding.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch

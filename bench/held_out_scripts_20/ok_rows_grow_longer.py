@@ -1,6 +1,6 @@
-"""HEALTHY: a curriculum: a GRU copies a pattern of pulses after a pause; the rows grow from 5 to 25 places, and the loss is the SUM over a row, so that it jumps
-up where the rows do, most of all at step 60, and falls again.
-Without Rangewatch: @@FIG@@
+"""HEALTHY: a curriculum: a GRU copies a pattern of pulses after a pause; the rows grow from 5 to 25 places, and the loss is the SUM over a row, so that it
+jumps up where the rows do, most of all at step 60, and falls again.
+Without Rangewatch: loss 3.6 to 0.79 at step 59, 4.56 at step 60, 0.036 at step 119, 0.0084 at the end.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch

@@ -1,6 +1,6 @@
 """HEALTHY: a net for the colour of stars in float16 autocast. The GradScaler begins at 2 to the 30; the first updates overflow and are skipped, and it halves
 the scale until it fits, as is meant. Then the loss falls.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: 15 updates are skipped, the scale stays at 32768; loss 1.0 at step 15, 0.00063 at the end.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch

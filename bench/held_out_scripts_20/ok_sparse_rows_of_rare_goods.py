@@ -1,6 +1,6 @@
-"""HEALTHY: a recommender with nn.Embedding(sparse=True): goods are bought by Zipf's law, so that most of 3,000 rows get no gradient in a step and many none at all;
-SparseAdam for the tables, Adam for the rest, in one loop. Row 0 is padding and stays 0.
-Without Rangewatch: @@FIG@@
+"""HEALTHY: a recommender with nn.Embedding(sparse=True): goods are bought by Zipf's law, so that most of 3,000 rows get no gradient in a step and many none at
+all; SparseAdam for the tables, Adam for the rest, in one loop. Row 0 is padding and stays 0.
+Without Rangewatch: loss 2.8 to 0.52; some 160 of 3,000 rows have a gradient in a step.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch

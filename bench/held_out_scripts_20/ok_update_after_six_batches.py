@@ -1,6 +1,6 @@
 """HEALTHY: a GRU that names the language of a word. Memory is short, so gradients of six small batches are gathered for each update; five calls of backward of
 six change no weight.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 1.64 to 0.22.
 Right: nothing above info."""
 EXPECT = {"healthy": True}
 import torch

@@ -1,6 +1,6 @@
 """A transformer encoder over the legs of a flight that forecasts the fuel it burns. FAULT at step 140: in one row of a batch the loader gives NaN for a leg
 (a gap in the file that pandas reads as NaN). One update, and all weights are NaN.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 0.45 to 0.0024 at step 139, NaN from step 140 on.
 Cause: data. Step: 140. Right: batch / input / data / loader. Wrong: lower the rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["data"], "step": [139, 141], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

@@ -1,6 +1,6 @@
 """A temporal convolution that finds faults of bearings by their vibration; the loader standardises each recording and works three batches ahead of the
 training. FAULT at step 105 (loaded at step 102): one sensor was unplugged, its row is constant, its deviation 0, and 0/0 is NaN.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 1.45 to 0.035 at step 104, NaN from step 105 on.
 Cause: data (NaN in one row of the batch). Step: 105. Right: data / batch / row / deviation / loader. Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["data"], "step": [102, 106], "place": None, "rank": 0,
           "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"],

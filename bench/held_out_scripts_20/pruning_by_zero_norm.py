@@ -1,6 +1,6 @@
 """A convolutional net that counts cells in a smear; every 50 steps a script of pruning rescales each filter by its share of the norm of its group.
 FAULT at step 150: one group has been pruned to zero, its share is 0/0, and NaN is written into these two filters of the second convolution.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 2.3 to 0.11 at step 149, NaN at each step from 150 on.
 Cause: weight (written NaN outside of the optimizer). Step: 150. Place: second convolution. Right: weight / outside / prune / NaN.
 Wrong: lower the learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["weight"], "step": [149, 151], "place": r".*second.*", "rank": 0,

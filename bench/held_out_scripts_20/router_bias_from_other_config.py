@@ -1,6 +1,7 @@
 """Five experts, written by hand (a loop over experts, top 1), that forecast the flow of five kinds of rivers. FAULT at step 80: the bias of the router is
 loaded from a run with two experts and padded with -1000; experts 2, 3 and 4 get not one row any more.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 7.9 to 0.43 at step 79, 5.0 at step 80, 0.36 at the end (0.13 without the fault); rows 18, 27, 15 before and 0, 0, 0
+after for the three.
 Cause: dead_units (three experts without rows), or no_gradient, weight. Step: 80. Right: expert / router / balance / bias. Wrong: GradScaler, mask."""
 EXPECT = {"cause": ["dead_units", "no_gradient", "weight"], "step": [79, 200], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

@@ -1,6 +1,6 @@
 """A net that takes the noise out of heart beats; noise and beats are drawn afresh for each batch, so that no two epochs should be alike. FAULT from step 15
 on: torch.manual_seed(7) stands at the top of each epoch, "for reproducibility"; each epoch of 15 batches is the first one again, and is learned by heart.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: training loss 0.028 to 0.0016, validation 0.0225 after two epochs, 0.0201 after fifteen; without the seed 0.0150 and 0.0148.
 Cause: data (the same batches again), or eval / regularization (a gap to validation), or none. Step: 15 on. Right: seed / same / repeat / random / validation.
 Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["data", "regularization", "eval", "", "(none)"], "step": [14, 225], "place": None, "rank": 0,

@@ -1,6 +1,6 @@
 """A net of gated convolution blocks that tells where in a gene the exons end. FAULT from the start: the optimizer is made for a net of one block; then the
 block is copied twice on top of itself to make it deeper. The copies are trained by nobody.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 0.67 to 0.131; with an optimizer that is made after the copies it falls to 0.024.
 Cause: optimizer (parameters that it does not hold), or no_gradient. Step: 0. Place: blocks 1 and 2. Right: optimizer / param group / not in.
 Wrong: lower the rate, GradScaler, mask."""
 EXPECT = {"cause": ["optimizer", "no_gradient"], "step": [0, 160], "place": r".*blocks?\.?[12].*|.*copy.*", "rank": 0,

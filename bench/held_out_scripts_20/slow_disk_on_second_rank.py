@@ -1,6 +1,6 @@
 """Two gloo ranks with DDP learn to name minerals by their X-ray peaks. FAULT at step 70: the disk of rank 1 has become slow, each of its batches takes
 60 ms; rank 0 waits for it in each all-reduce.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: 8 to 18 ms a step before, 65 to 73 ms after; the loss falls as ever, 2.18 to 0.0046.
 Cause: none that ruins the figures: a straggler (or data loading, communication, hardware). Step: 70 on. Rank: 1. Right: slow / wait / loader.
 Wrong: lower the learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["straggler", "communication", "hardware", "data", "", "(none)"], "step": [69, 200], "place": None, "rank": 1, "ranks": 2,

@@ -1,6 +1,6 @@
 """A siamese net that says whether two signatures are of one hand (contrastive loss). FAULT at steps 100 to 109: somebody tries a rate by hand in a
 callback and types 0.3 for 0.001; after ten steps it is put right, but the net is in ruins.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: loss 0.29 at step 99, 1.05 at step 101, 181 at step 104, 28,859 at step 109, 1,211 at the end; without the fault 0.21.
 Cause: learning_rate. Step: 100. Right: learning rate. Wrong: GradScaler, mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [99, 105], "place": None, "rank": 0,
           "wrong": ["GradScaler", "attention mask", "bfloat16"],

@@ -1,6 +1,7 @@
 """A net that forecasts the strain of a bridge at 64 gauges (some 1e-4 of its length) in float16 autocast. FAULT from the start: the GradScaler was made
 with enabled=False, as left from a bfloat16 run; gradients below 6e-8 on the way back are 0 in float16, and the weights below the last layer stand.
-Without Rangewatch: @@FIG@@
+Without Rangewatch: 54 to 77% of the gradients are 0; loss 8.1e-7 to 7.4e-9; in float32 no gradient is 0 and the loss falls faster (8.5e-8 to 5.1e-8
+at step 40) and lower (4.6e-9).
 Cause: loss_scale (underflow in float16), or backward_arithmetic, no_gradient, data (the unit). Step: 0. Right: scaler / loss scale / underflow / bfloat16.
 Wrong: lower the learning rate, mask."""
 EXPECT = {"cause": ["loss_scale", "backward_arithmetic", "no_gradient"], "step": [0, 200], "place": None, "rank": 0,
