@@ -44,8 +44,14 @@ _PLACES_OF = {
 _OF_ROWS = ("Logsumexp",)
 """Operations whose result is -Inf of a row of -Inf alone: that is no mask."""
 
+_OF_DIFFERENCES = ("Pow", "Abs", "Norm", "LinalgVectorNorm")
+"""Operations that nobody gives a mask: -Inf is no mask there."""
+
 _SUMS = ("Add", "Sub")
 """Operations that keep nothing, and whose result is never NaN where they are given finite numbers."""
+
+_WIDE, _FAR = ("float32", "float64"), 1e30
+"""Dtypes in which a sum of numbers that are not as large is never Inf."""
 
 _FROM_ZERO = {("Div", "other"), ("Reciprocal", "self"), ("Rsqrt", "self"), ("Remainder", "other"), ("Fmod", "other")}
 _FROM_NEGATIVE = {("Log", "self"), ("Log2", "self"), ("Log10", "self"), ("Xlogy", "other")}
@@ -143,10 +149,11 @@ def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedV
 
 
 def _given_to_sum(node: Any, saved: SavedValue) -> SavedValue:
-    """The operand from outside of a sum or a difference, where what `node` keeps is the result of one and holds NaN:
-    the same elements of it are NaN, since the other operand is the model's and passed nothing that makes such."""
-    place = _place(saved.op, saved.name)
-    if saved.is_given or saved.name == "result" or place is None or not saved.value.nan_count:
+    """The operand from outside of a sum or a difference, where what `node` keeps is the result of one and holds NaN or
+    Inf: the same elements of it are, since the other operand is the model's and passed nothing that makes such."""
+    place, value = _place(saved.op, saved.name), saved.value
+    is_overflow = value.inf_count and (value.dtype not in _WIDE or value.amax > _FAR)
+    if saved.is_given or saved.name == "result" or place is None or is_overflow:
         return saved
     made = node.next_functions[place][0]
     if _op(made) in _SUMS and any(child is None for child, _ in made.next_functions):
@@ -159,7 +166,8 @@ def _place(op: str, name: str) -> int | None:
 
 
 def _is_mask(saved: SavedValue) -> bool:
-    return saved.value.is_mask and not (saved.op in _OF_ROWS and saved.name == "result")
+    is_of_row = saved.op in _OF_ROWS and saved.name == "result"
+    return saved.value.is_mask and not is_of_row and saved.op not in _OF_DIFFERENCES
 
 
 def _order(saved: SavedValue) -> tuple[bool, bool, int]:

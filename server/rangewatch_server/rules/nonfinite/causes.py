@@ -51,6 +51,9 @@ BLOWN_BITS = 10.0
 DATA_BITS = 10.0
 """Bits by which a first output must jump with an input that is as much larger than what a batch usually is."""
 
+QUERIES = 3
+"""Linear layers before what an attention gives its output to."""
+
 AT_FIRST = 16
 """Steps of a run within which what breaks is the doing of how it begins."""
 
@@ -491,9 +494,20 @@ MEMORY_ERRORS = frozenset({48, 63, 64, 92, 94, 95})
 
 
 def is_of_attention(case: Case, origin: Origin) -> bool:
-    """Whether code of an attention made it, by the names of the module and its class."""
+    """Whether code of an attention made it, by the names of the module and its class, or by what comes right before:
+    three linear layers that give as many elements as it is given, queries, keys and values."""
+    if origin.kind == "between" and _comes_after_queries(case):
+        return True
     classes = [each.module for each in case.view.entries if each.kind == "output" and each.fqn == origin.where]
     return any(_ATTENTION.search(each) for each in (origin.where, case.entry.module, *classes))
+
+
+def _comes_after_queries(case: Case) -> bool:
+    entries, given = case.view.entries, next(iter(case.bad_inputs), None)
+    before = [entries[each] for each in case.view.before(case.bad.tensor, "output")[-QUERIES:]]
+    is_alike = len(before) == QUERIES and len({each.shape for each in before}) == 1
+    is_linear = all(each.module == "Linear" for each in (*before, case.entry))
+    return is_alike and is_linear and given is not None and given.numel == math.prod(before[0].shape)
 
 
 def is_near_limit(case: Case) -> bool:

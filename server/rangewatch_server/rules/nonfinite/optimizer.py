@@ -58,9 +58,9 @@ def optimizer_fault(case: Case, parameter: str) -> str:
         return "eps"
     if optimizer is not None and any(each.is_bad for each in made_of_gradients(optimizer)):
         return "state"
-    if _has_grown(case):
-        return "growth"
-    return "written" if optimizer is not None and _is_innocent(optimizer) else ""
+    if optimizer is not None and _is_innocent(optimizer):
+        return "written"
+    return "growth" if _has_grown(case) else ""
 
 
 OF_GRADIENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum", "grad_avg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -47,15 +48,26 @@ def test_what_came_from_outside_of_the_graph(ingest: IngestDouble) -> None:
     assert (graph.bad[0].value.nan_count, graph.bad[0].value.numel) == (1, 8)
 
 
-def test_a_target_that_a_difference_alone_was_given(ingest: IngestDouble) -> None:
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_target_that_a_difference_alone_was_given(ingest: IngestDouble, bad: float) -> None:
     target = torch.zeros(2, 4)
 
     def loss(out: Tensor, step: int) -> Tensor:
-        target[1, 2] = NAN if step == 1 else 0.0
+        target[1, 2] = bad if step == 1 else 0.0
         return (target - out).square().mean() if step < 3 else (out - target).square().mean()
 
     ((step, graph),) = graphs(ingest, loss)
-    assert (step, graph.bad[0].op, graph.bad[0].is_given, graph.bad[0].value.nan_count) == (1, "Sub", True, 1)
+    assert (step, graph.bad[0].op, graph.bad[0].is_given) == (1, "Sub", True)
+    assert graph.bad[0].value.nan_count + graph.bad[0].value.inf_count == 1
+
+
+def test_a_difference_that_overflows_in_half_precision(ingest: IngestDouble) -> None:
+    def loss(out: Tensor, step: int) -> Tensor:
+        far = torch.full((2, 4), 65504.0, dtype=torch.float16)
+        return ((out * 0 + 6e4).half() + far).square().float().mean() if step == 1 else out.mean()
+
+    ((step, graph),) = graphs(ingest, loss)
+    assert step == 1 and not any(each.is_given for each in graph.bad)
 
 
 def test_a_difference_of_what_the_model_made_nan(ingest: IngestDouble) -> None:
