@@ -85,7 +85,7 @@ class OptimizerCoverage(StepReader):
         was_structure, self._known_structure = self._known_structure, self._structure()
         if self._known_structure != was_structure:
             is_due, self._step_count = True, 1  # what is new has had no backward yet: it is looked at soon again
-        was_decayed, self._is_decayed = self._is_decayed, _decay(optimizers)[0] >= DECAYED
+        was_decayed, self._is_decayed = self._is_decayed, _is_reported(_decay(optimizers)[0])
         is_same = was_zero == is_zero and was_kept == self._was_kept and was_runaway == self._is_runaway
         was_resting, self._was_resting = self._was_resting, self._resting.resting
         is_same = is_same and was_decayed == self._is_decayed and was_resting == self._was_resting
@@ -154,8 +154,8 @@ class OptimizerCoverage(StepReader):
             weight_decay=max(_numbers(in_use, "weight_decay"), default=0.0),
             momentum=(moving := _momentum(in_use))[0],
             second_beta=moving[1],
-            decay_part=part if part >= DECAYED else 0.0,
-            decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if part >= DECAYED else "",
+            decay_part=part if _is_reported(part) else 0.0,
+            decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if _is_reported(part) else "",
         )
 
 
@@ -191,7 +191,8 @@ def _momentum(optimizers: Iterable[Any]) -> tuple[float, float]:
 
 def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
     """The largest learning rate times weight decay of any parameter group where that is the part which an update takes
-    of each weight, and the `id` of its first parameter; 0 where there is none, or not on the host. An Adam without a
+    of each weight, and the `id` of its first parameter; 0 where there is none, or not on the host. A decay below 0,
+    which adds to each weight, counts before all others. An Adam without a
     state has taken no step yet, as one that is made for a later stage: what is set may be changed until then."""
     found = [(0.0, 0)]
     for optimizer in optimizers:
@@ -202,9 +203,13 @@ def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
                 continue
             rate, decay = group.get("lr"), group.get("weight_decay")
             is_known = all(isinstance(each, (int, float)) and math.isfinite(each) for each in (rate, decay))
-            if is_known and decay >= USUAL_DECAY:
+            if is_known and (decay >= USUAL_DECAY or rate * decay < 0):
                 found.append((float(rate * decay), id(group["params"][0]) if group["params"] else 0))
-    return max(found)
+    return min(found) if min(found)[0] < 0 else max(found)
+
+
+def _is_reported(part: float) -> bool:
+    return part >= DECAYED or part < 0
 
 
 def _numbers(optimizers: Iterable[Any], name: str) -> Iterator[float]:

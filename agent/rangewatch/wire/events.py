@@ -124,7 +124,8 @@ class Optimizers(Details, frozen=True):
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
     `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
     `second_beta` its second in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of
-    which `decay_of` is the first parameter, that the decay takes with one update; 0 where it is not far too large.
+    which `decay_of` is the first parameter, that the decay takes with one update, or adds to it where it is below 0; 0
+    where it is not far too large.
     """
 
     KIND = "optimizers"

@@ -47,6 +47,14 @@ def test_a_decay_that_turns_weights_over(recording: Recording) -> None:
     assert (finding.severity, finding.facts["cause_class"]) == ("warning", "optimizer")
 
 
+def test_a_decay_below_0_makes_weights_grow(recording: Recording) -> None:
+    sent = events.event(Optimizers(("AdamW",), decay_part=-0.024, decay_of="a.weight"), 1, 60)
+    recording.write(LAYERS, STEPS, events=[sent])
+    (finding,) = recording.diagnose(SETTINGS).findings
+    assert (finding.step, finding.tensor, finding.facts["cause_class"]) == (60, "a.weight", "optimizer")
+    assert "0.024 times itself larger" in finding.summary and "doubles in 29 updates" in finding.evidence[0]
+
+
 def test_a_momentum_that_is_below_1_again(recording: Recording) -> None:
     recording.write(LAYERS, STEPS, events=[known(1.01), known(0.9, step=60)])
     (finding,) = recording.diagnose(SETTINGS).findings

@@ -163,6 +163,12 @@ class TwoHeads(nn.Module):
         return self.head(made.detach() if self.is_cut else made)
 
 
+def deep() -> nn.Module:
+    """Three blocks behind a plain one."""
+    blocks = (nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh()) for _ in range(3))
+    return nn.Sequential(nn.Identity(), *blocks, nn.Flatten())
+
+
 @pytest.mark.parametrize(
     ("model", "held", "expected"),
     [
@@ -173,9 +179,22 @@ class TwoHeads(nn.Module):
         (Adapted(has_unused=True), "", ("info", "no_gradient", "unused.weight", 1, 6)),
         (Adapted(is_frozen=False), "head", ("info", "no_optimizer", "base.weight", 5, 7)),
         (Adapted(), "base", ("warning", "no_optimizer", "lora_a.weight", 5, 5)),
+        (deep(), "1.", ("warning", "no_optimizer", "2.0.weight", 4, 6)),
+        (deep(), "3.", ("info", "no_optimizer", "1.0.weight", 4, 6)),
         (Adapted(), "", None),
     ],
-    ids=["a head for nothing", "trunk", "head", "adapters", "unused", "not frozen", "only what is frozen", "healthy"],
+    ids=[
+        "a head for nothing",
+        "trunk",
+        "head",
+        "adapters",
+        "unused",
+        "not frozen",
+        "only what is frozen",
+        "later blocks",
+        "the last block alone",
+        "healthy",
+    ],
 )
 def test_what_no_optimizer_has_and_no_backward_reaches(
     run: Run, model: nn.Module, held: str, expected: tuple[Any, ...] | None

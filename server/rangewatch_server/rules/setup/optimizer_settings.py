@@ -1,9 +1,10 @@
 """Settings of an optimizer that cannot work: a momentum of 1 or more, Adam's betas in the wrong order, and a decay that
-takes most of each weight with one update.
+takes most of each weight with one update, or adds to it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from rangewatch.wire.events import Optimizers
@@ -26,8 +27,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         if known.momentum >= SLOW and 0 < known.second_beta < known.momentum**2:
             yield _swapped(evidence, event, known)
             return
-        if known.decay_part > 0:
-            yield _decayed(evidence, event, known)
+        if known.decay_part:
+            yield (_decayed if known.decay_part > 0 else _grown)(evidence, event, known)
             return
 
 
@@ -88,6 +89,31 @@ def _decayed(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Findi
     )  # fmt: skip
 
 
+def _grown(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
+    rank, part = only_rank(evidence), -known.decay_part
+    newest = [each for _, each in evidence.details(Optimizers)][-1]
+    of = f" of the parameter group of {known.decay_of}" if known.decay_of else ""
+    return Finding(
+        severity="" if newest.decay_part < 0 else "info", rank=rank, step=event.step, subject="decay",
+        tensor=known.decay_of or None, kind="grad" if known.decay_of else None,
+        summary=f"{place(event.step, rank)}: the weight decay{of} is below 0: each update makes every weight "
+        f"{part:.2g} times itself larger, whatever its gradient is.",
+        evidence=(
+            f"In that way a weight doubles in {max(1, round(math.log(2) / math.log1p(part)))} updates.",
+            "Cause (shown): the optimizer's settings: the sign of the decay, or of the learning rate beside it.",
+        ),
+        remedy=(
+            Remedy(
+                "Give the weight decay as a number of 0 or more, where it is set and where a schedule moves it; and go "
+                f"back to a checkpoint from before step {event.step}.",
+                "for group in optimizer.param_groups:\n    print(group['lr'], group.get('weight_decay'))",
+                "the optimizer's own parameter groups were read",
+            ),
+        ),
+        facts={"part": -part, "is_over": newest.decay_part >= 0, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
 def _swapped(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
     rank, first, second = only_rank(evidence), known.momentum, known.second_beta
     return Finding(
@@ -119,8 +145,8 @@ RULE = Rule(
     severity="warning",
     explanation="A momentum of 1 or more keeps all that was ever added, so that updates grow by themselves; Adam's "
     "betas in the wrong order make a slow direction of a short-lived scale; a learning rate times weight decay of a "
-    "tenth or more leaves little of the weights, and turns them over above 1. Nothing fails at once: the loss swings, "
-    "or climbs after hundreds of steps. Read from the parameter groups on the host.",
+    "tenth or more leaves little of the weights, and turns them over above 1; a decay below 0 makes them grow. Nothing "
+    "fails at once: the loss swings, or climbs after hundreds of steps. Read from the parameter groups on the host.",
     check=check,
     explains=(
         "exploding_gradient", "headroom_trend", "loss_spike", "short_spike", "learning_lost", "loss_plateau",

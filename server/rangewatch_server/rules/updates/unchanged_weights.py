@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -509,7 +510,8 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
     first, count = optimizers.left_out[0], optimizers.left_out_count
     orphans = optimizers.orphan_count
     is_odd = 2 * count < optimizers.trainable_count or count == optimizers.trainable_count or bool(optimizers.replaced)
-    is_odd = is_odd or orphans > 0
+    are_all_named = len(optimizers.left_out) == count
+    is_odd = is_odd or orphans > 0 or (are_all_named and _is_behind_its_like(optimizers.left_out, with_gradient))
     named = optimizers.replaced or optimizers.left_out
     has_gradient = any(fqn in with_gradient for fqn in named)
     if has_gradient:
@@ -558,6 +560,20 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
         ),
         facts={"parameters": count, "of": optimizers.trainable_count, "cause_class": "optimizer"},
     )  # fmt: skip
+
+
+_NUMBER = re.compile(r"(?<![^.])(\d+)(?=\.)")
+
+
+def _is_behind_its_like(left_out: Sequence[str], with_gradient: Collection[str]) -> bool:
+    """Whether the same parameter of an earlier block is in an optimizer: a part that is trained is a network's end."""
+    held, out = set(with_gradient).difference(left_out), set(left_out)
+    for name in out:
+        for number in _NUMBER.finditer(name):
+            before = (f"{name[: number.start(1)]}{at}{name[number.end(1) :]}" for at in range(int(number[1])))
+            if any(each in held for each in before):
+                return True
+    return False
 
 
 def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
