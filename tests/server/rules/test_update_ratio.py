@@ -180,6 +180,7 @@ def test_gradients_far_below_the_eps_of_adam(
         {"rate": 1e-9, "initial": 0.0, "fraction": 0.0},  # rounded away, or nothing is updated
         {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": np.linspace(2.3, 2.2, STEPS)},
         {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": NOISY * np.where(AT < 64, 1.0, 0.6)},
+        {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": np.where(AT < 232, 1.15 * NOISY, 9.0)},
         {"rate": 4e-7, "initial": 0.0, "fraction": 2e-5},  # a large model that is tuned
         {"rate": 1e-2, "initial": 0.0, "fraction": 2e-5, "optimizer": "SGD"},  # nothing is left to learn
     ],

@@ -59,8 +59,9 @@ LOW_OF_SGD = 1e-5
 """Learning rate of SGD that makes such updates: at a higher one gradients are small, as where nothing is left to learn.
 """
 
-USUAL = 0.25
-"""Quantile of the first losses below which the last ones, in the median, have fallen."""
+USUAL, JUMPED = 0.25, 2.0
+"""Quantile of the first losses below which the last ones, in the median, have fallen; and how many times the highest of
+the first one of the last must be for something else to have happened."""
 
 FEW = 32
 
@@ -120,13 +121,15 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_noise(evidence: Evidence, stop: int) -> bool:
-    """Whether the last losses are no other than single ones of the first are."""
+    """Whether the last losses are no other than single ones of the first are, and none of them has jumped."""
     name, low = loss_name(evidence), evidence.start
     if name is None:
         return False
     first, last = evidence.series(name, low, low + FEW), evidence.series(name, max(low, stop - FEW), stop)
     first, last = first[np.isfinite(first)], last[np.isfinite(last)]
-    return bool(len(first) and len(last) and np.quantile(first, USUAL) <= np.median(last) <= first.max())
+    if not len(first) or not len(last) or last.max() > JUMPED * first.max():
+        return False
+    return bool(np.quantile(first, USUAL) <= np.median(last) <= first.max())
 
 
 def _is_squared(evidence: Evidence, rates: Array, initial: float) -> bool:
