@@ -49,8 +49,8 @@ def _finding(known: RepeatedOrder, ranks: list[int], rank: int, *, is_one: bool,
     cause = (
         "Cause (shown): nobody has called set_epoch() with another number between the two passes."
         if not known.batches
-        else "Cause (shown): the code of the sampler, which passes over its epoch. It may be meant, where batches are to "
-        "come in one order."
+        else "Cause (shown): the code of the sampler, which passes over its epoch. It may be meant, where batches are "
+        "to come in one order."
         if known.is_epoch_unused
         else "Cause (shown): the seed was set anew, to the same number, before the pass. It may be meant, as where a "
         "pass is repeated on purpose."
