@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -90,8 +90,8 @@ class WeightSamples(StepReader, ForwardListener):
         self._observer, self._values, self._events, self._in_forward = observer, values, events, in_forward
         self._samples = list(_chosen(model, selection))
         self._step = 0
-        self._searched: WeakSet[Any] = WeakSet()
-        """Optimizers that were looked into for the samples."""
+        self._searched: dict[int, ref[Any]] = {}
+        """Optimizers that were looked into for the samples, by `id`, which another may have once one is gone."""
         self._are_held: bool | None = None
         self._change: Tensor | float | None = None
         """Of the open step: recorded where it ends, so that a step that was never closed leaves nothing."""
@@ -138,8 +138,9 @@ class WeightSamples(StepReader, ForwardListener):
         """It has updated its parameters."""
         mine = id(optimizer)
         is_due = any(not each.holders for each in self._samples) and not self._step % SEARCHED_EVERY
-        if is_due or optimizer not in self._searched:
-            self._searched.add(optimizer)
+        searched = self._searched.get(mine)
+        if is_due or searched is None or searched() is not optimizer:
+            self._searched[mine] = ref(optimizer)
             held = {id(each) for group in getattr(optimizer, "param_groups", ()) for each in group["params"]}
             for each in self._samples:
                 if id(each.parameter()) in held:
