@@ -277,6 +277,15 @@ class TestForward:
         assert "Rows of its input[0] that are -Inf and nothing else: 1." in text(finding)
         assert "masked_fill" in finding.remedy[0].code
 
+    @pytest.mark.parametrize(("shape", "cause"), [((2, 4, 4), "mask"), ((8, 4), "forward_arithmetic")])
+    def test_rows_behind_three_layers(self, recording: Recording, shape: Any, cause: str) -> None:
+        """Queries, keys and values; or layers of as many units in a row, between which a row is divided by its norm."""
+        model = [TensorEntry(each, "output", 0, "float16", shape, at, "Linear") for at, each in enumerate("abcd")]
+        model.append(tensor("a.weight", "grad", 4))
+        rows = {"nan_count": 4 * bad_at(STEPS, *((3, at) for at in range(BAD, STEPS)), of=5)}
+        finding = found(recording, 3, seen(model[3], inputs=[facts("input[0]", nan=4)]), model=model, columns=rows)
+        assert finding.facts["cause_class"] == cause
+
     def test_a_norm_s_eps(self, recording: Recording) -> None:
         model = [tensor("norm", module="LayerNorm"), tensor("norm.weight", "grad", 1)]
         finding = found(recording, 0, seen(model[0], eps=1e-12), model=model)
