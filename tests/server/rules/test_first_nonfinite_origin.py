@@ -57,6 +57,14 @@ def found(
     return only
 
 
+def test_a_loss_that_jumped_alone_is_likely_of_its_targets(recording: Recording) -> None:
+    """Nothing shows them: a division by an output next to 0 makes such a loss, too."""
+    loss = np.where(np.arange(STEPS) == BAD, 1e9, 2.0)
+    finding = found(recording, DOWN_GRADIENT, what="inf_count", series={"loss": loss})
+    assert finding.facts["cause_class"] == "data" and "Cause (likely): the batch." in text(finding)
+    assert "may be that large" in text(finding) and "a division by an output" in text(finding)
+
+
 def origin(finding: Finding) -> tuple[str, str, str]:
     return finding.facts["origin"], finding.facts["cause"], finding.facts["where"]
 

@@ -649,10 +649,13 @@ def _targets(case: Case, origin: Origin) -> Iterator[Candidate]:
     if origin.kind == "backward" and origin.cause not in NOT_OF_UPDATES and jumped_alone(case):
         text = (
             "The loss jumped at this very step, and no output of it was larger than before: what the loss is given "
-            "besides outputs, such as the targets of this batch, is that large."
+            "besides outputs, such as the targets of this batch, may be that large."
         )
-        against = "A term of the loss that was raised at this step looks the same."
-        yield Candidate("data", 0.86, (text,), (against,))
+        against = (
+            "A term of the loss that was raised at this step looks the same, and so does a division by an output that "
+            "is next to 0."
+        )
+        yield Candidate("data", 0.82, (text,), (against,))
 
 
 def _data(case: Case, origin: Origin) -> Iterator[Candidate]:
