@@ -68,8 +68,8 @@ def _finding(evidence: Evidence, first: float, last: float, initial: float, has_
         f"{initial:.3g} that its schedule was given, and comes down from there.",
         evidence=(
             f"It was {last:.3g} at most {STEPS} steps later, and never rose.",
-            "The loss rose far above its first value, or was no longer finite."
-            if has_done_harm else "The loss did not rise far above its first value and stay there.",
+            "The loss rose above its first value for some steps, or was no longer finite."
+            if has_done_harm else "The loss did not rise above its first value for some steps in a row.",
             "Cause (likely): the schedule of the learning rate: a factor of 1 is the rate that it was given. A warm-up "
             "by steps / step in place of step / steps begins so. Against that: it may be meant.",
             "What would decide: print the factor of the schedule for the first steps.",
