@@ -203,7 +203,7 @@ def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
                 continue
             rate, decay = group.get("lr"), group.get("weight_decay")
             is_known = all(isinstance(each, (int, float)) and math.isfinite(each) for each in (rate, decay))
-            if is_known and (decay >= USUAL_DECAY or rate * decay < 0):
+            if is_known and (decay >= USUAL_DECAY or decay < 0 < rate):  # a rate below 0 is no matter of the decay
                 found.append((float(rate * decay), id(group["params"][0]) if group["params"] else 0))
     return min(found) if min(found)[0] < 0 else max(found)
 

@@ -10,6 +10,10 @@ from weakref import ref
 
 from rangewatch.recording.observer import StepReader
 
+MOST_TURNS, MOST_CHANGES = 8, 64
+"""How often who rests may change, and who steps: of those that go on taking turns, as of two tasks or a GAN's, none
+rests, and nothing is read anew at each turn."""
+
 
 class RestingOptimizers(StepReader):
     """Called by the training thread. One rests from the end of a step on in which it did not step and another did that
@@ -21,6 +25,7 @@ class RestingOptimizers(StepReader):
         self._stepped: set[int] = set()
         """`id` of those that have stepped in the open step."""
         self._last: set[int] = set()
+        self._turns = self._changes = 0
         self._resting: frozenset[int] = frozenset()
 
     @property
@@ -31,6 +36,8 @@ class RestingOptimizers(StepReader):
     def add(self, optimizer: Any) -> None:
         """It has come to train the model too."""
         self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
+        self._resting -= {id(optimizer)}  # of one that is gone
+        self._turns = self._changes = 0
 
     def after(self, optimizer: Any) -> None:
         """It has updated its parameters."""
@@ -40,14 +47,17 @@ class RestingOptimizers(StepReader):
     def end_step(self) -> None:
         """The open step is about to be closed; before what reads the optimizers then."""
         stepped, self._stepped = self._stepped, set()
-        if not stepped or stepped == self._last:
+        if not stepped or stepped == self._last or self._turns > MOST_TURNS or self._changes > MOST_CHANGES:
             return
-        self._last = stepped
+        self._last, self._changes = stepped, self._changes + 1
         held = {id(each): parameters_held(each) for one in self._optimizers if (each := one()) is not None}
         others = [held[each] for each in stepped if each in held]
         idle = {each for each in held if each not in stepped}
         replaced = {each for each in idle if any(are_nested(held[each], other) for other in others)}
-        self._resting = frozenset(self._resting - stepped | replaced)
+        resting = frozenset(self._resting - stepped | replaced)
+        self._turns += resting != self._resting
+        are_in_turn = self._turns > MOST_TURNS or self._changes > MOST_CHANGES
+        self._resting = frozenset() if are_in_turn else resting
 
 
 def parameters_held(optimizer: Any) -> frozenset[int]:

@@ -34,6 +34,10 @@ FAR = 256
 
 MOST_EVENTS = 16
 
+_SHUFFLES = ("shuffle", "seed", "generator", "rng")
+"""A sampler that has one of these draws its order: that of another, as of rows by their length, may be meant to be the
+same in each pass, though a trainer tells it each epoch."""
+
 
 class _Pass:
     """One over a loader. `epoch`: that of its sampler, None where it does not decide on the order."""
@@ -124,7 +128,8 @@ class EpochOrders:
         is_passed_over = not is_epoch and now.told != before.told
         is_seeded = now.state is not None and now.state == before.state
         sampler = _shuffling(loader)
-        # Of one that says nothing of shuffling it is known by its epoch alone that another order is wanted.
+        # Of one that says nothing of shuffling it is known by its epoch that another order is wanted, if it draws any.
+        is_passed_over = is_passed_over and any(hasattr(sampler, each) for each in _SHUFFLES)
         is_same = is_same and (is_passed_over or isinstance(sampler, RandomSampler) or hasattr(sampler, "shuffle"))
         had, known.repeats = known.repeats, known.repeats + 1 if is_same else 0
         if self._sent < MOST_EVENTS and (known.repeats == 1 or (had and not is_same)):
@@ -154,7 +159,7 @@ def _random_state(sampler: Any) -> int | None:
     """A number of the state of what a RandomSampler shuffles by."""
     if not isinstance(sampler, RandomSampler):
         return None
-    generator = sampler.generator or torch.default_generator
+    generator = getattr(sampler, "generator", None) or torch.default_generator  # of a subclass it may not be set
     return hash(bytes(generator.get_state().numpy())) if generator.device.type == "cpu" else None
 
 

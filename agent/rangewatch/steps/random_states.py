@@ -35,6 +35,9 @@ ELEMENTS = 64
 BYTES = 128
 """Of the state that are compared: the seed, the place in the block of numbers and the first words of the block."""
 
+_transform = torch._C._functorch.peek_interpreter_stack
+"""Of `torch.func`, as `vmap` and `grad`: what is made within has no memory of its own, the generator's state either."""
+
 
 class RandomStates(StepReader, InputListener):
     """Called by the training thread, until it has reported it once."""
@@ -43,6 +46,9 @@ class RandomStates(StepReader, InputListener):
         self._events, self._of_inputs = events, of_inputs
         self._step = self._period = self._count = self._first = self._looked = 0
         self._are_inputs_same: bool | None = None
+        self._given: int | None = None
+        """A number of what the model was given when the first state of these came again."""
+        self._do_inputs_differ = False
         self._steps: OrderedDict[int, tuple[int, int | None]] = OrderedDict()
         """State -> the last step that had it, oldest first, and a number of what the model was given."""
         self._last: int | None = None
@@ -58,7 +64,7 @@ class RandomStates(StepReader, InputListener):
     def inputs_given(self, values: Any) -> None:
         """The model is called with these, for the first time in the step."""
         self._of_inputs.remove(self)
-        if is_traced_now():
+        if is_traced_now() or _transform() is not None:
             return
         self._looked += 1
         with hidden_from_modes():
@@ -73,13 +79,17 @@ class RandomStates(StepReader, InputListener):
         period = 0 if before is None else self._step - before
         if not period or period != self._period:
             self._count, self._first, self._are_inputs_same = 0, self._step, None if now is None else True
+            self._given, self._do_inputs_differ = now, False
         self._count, self._period = self._count + 1, period
         if now != given:
             self._are_inputs_same = False
+        self._do_inputs_differ = self._do_inputs_differ or now != self._given
         if period >= FEWEST and self._count == FEWEST:
             self._is_done = True
             self._steps.clear()
-            self._events.add(RepeatedRandom(self._first, period, self._are_inputs_same))
+            # What is the same in each step, as all of a graph, or places beside the words, is no batch drawn again.
+            is_known = self._do_inputs_differ or self._are_inputs_same is False
+            self._events.add(RepeatedRandom(self._first, period, self._are_inputs_same if is_known else None))
 
 
 def _print(values: Any) -> int | None:
@@ -89,6 +99,8 @@ def _print(values: Any) -> int | None:
     if first is None:
         first = next((each for each in leaves(values) if isinstance(each, Tensor)), None)
     if type(first) is not Tensor or first.is_floating_point() or not first.is_cpu or not first.numel():
+        return None
+    if first.is_nested:
         return None
     if first.is_complex() or first.is_quantized or first.layout is not torch.strided or not first.is_contiguous():
         return None

@@ -198,6 +198,20 @@ def test_a_decay_that_takes_much_of_each_weight(ingest: IngestDouble, kind: Any,
     assert found == [(21, part, "weight")] * (part != 0)
 
 
+def test_a_rate_that_ends_below_0_by_rounding(ingest: IngestDouble) -> None:
+    """As LinearLR's does: the decay is as it was."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.9, end_factor=0.0, total_iters=30)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(36):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            schedule.step()
+    assert optimizer.param_groups[0]["lr"] < 0
+    assert not any(each.data["decay_part"] for each in ingest.events("optimizers"))
+
+
 def test_a_decay_of_an_optimizer_that_has_taken_no_step(ingest: IngestDouble) -> None:
     """It is for a later stage."""
     model = nn.Linear(2, 2)

@@ -65,13 +65,13 @@ class OfBatches:
     """Batches of neighbours in an order that `epoch` should decide on."""
 
     def __init__(self, *, is_told: bool) -> None:
-        self.epoch, self.is_told = 0, is_told
+        self.epoch, self.is_told, self.seed = 0, is_told, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(self.epoch if self.is_told else 0)
+        generator = torch.Generator().manual_seed(self.seed + self.epoch * self.is_told)
         return iter([[2 * at, 2 * at + 1] for at in torch.randperm(12, generator=generator).tolist()])
 
 
@@ -186,6 +186,48 @@ def test_an_epoch_that_is_set_before_the_first_batch_counts() -> None:
             loop.agent.step += 1
         sampler.set_epoch(0)  # what the next iterator is made with
     assert loop.said == []
+
+
+class ByLength:
+    """Rows in an order of their own, which a trainer tells the epoch as it does any."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[2 * at, 2 * at + 1] for at in reversed(range(12))])
+
+
+def test_a_sampler_that_draws_no_order() -> None:
+    loop, sampler = Loop(), ByLength()
+    loader: DataLoader[Any] = DataLoader(torch.arange(24), batch_sampler=sampler)  # type: ignore[arg-type]
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        loop.go(loader)
+    assert loop.said == []
+
+
+class Drawn(RandomSampler):
+    """It never calls its parent's `__init__`."""
+
+    def __init__(self) -> None:
+        self.count = 24
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(self.count).tolist())
+
+
+def test_a_random_sampler_without_a_generator() -> None:
+    loop, loader = Loop(), loader_of(Drawn())
+    for _ in range(2):
+        torch.manual_seed(3)
+        loop.go(loader)
+    assert [(each.first, each.is_seeded) for each in loop.said] == [(12, True)]
 
 
 class Endless(RandomSampler):

@@ -78,3 +78,52 @@ def test_other_batches_with_the_same_dropout(ingest: IngestDouble) -> None:
             optimizer.zero_grad()
     (known,) = ingest.events("repeated_random")
     assert known.data["are_inputs_same"] is False
+
+
+def test_what_is_the_same_in_each_step_is_no_batch(ingest: IngestDouble) -> None:
+    """As the nodes of a graph, all of which are given each time."""
+    model = nn.Sequential(nn.Embedding(50, 2), nn.Dropout(0.5), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(4 * EPOCH):
+            seed_each(EPOCH)(step)
+            model(torch.arange(50)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (known,) = ingest.events("repeated_random")
+    assert known.data["are_inputs_same"] is None
+
+
+def test_inside_a_transform(ingest: IngestDouble) -> None:
+    """As gradients of single rows are taken: neither the state nor the rows can be read there."""
+    model = nn.Sequential(nn.Embedding(50, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    weights = dict(model.named_parameters())
+
+    def loss(weights: Any, row: Any) -> Any:
+        return torch.func.functional_call(model, weights, (row,)).sum()
+
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(4):
+            rows = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.randint(0, 50, (8, 3)))
+            for name, weight in model.named_parameters():
+                weight.grad = rows[name].mean(0)
+            optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_words(ingest: IngestDouble) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(50, 2)
+
+        def forward(self, words: Any) -> Any:
+            return self.table(words.to_padded_tensor(0)).square().sum()
+
+    model = Words()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(3):
+            model(torch.nested.nested_tensor([torch.arange(2), torch.arange(3)])).backward()
+            optimizer.step()

@@ -57,6 +57,14 @@ def found(
     return only
 
 
+def test_a_loss_that_jumped_alone_is_likely_of_its_targets(recording: Recording) -> None:
+    """Nothing shows them: a division by an output next to 0 makes such a loss, too."""
+    loss = np.where(np.arange(STEPS) == BAD, 1e9, 2.0)
+    finding = found(recording, DOWN_GRADIENT, what="inf_count", series={"loss": loss})
+    assert finding.facts["cause_class"] == "data" and "Cause (likely): the batch." in text(finding)
+    assert "may be that large" in text(finding) and "a division by an output" in text(finding)
+
+
 def origin(finding: Finding) -> tuple[str, str, str]:
     return finding.facts["origin"], finding.facts["cause"], finding.facts["where"]
 
@@ -276,6 +284,15 @@ class TestForward:
         assert origin(finding) == ("forward", "masked", "softmax")
         assert "Rows of its input[0] that are -Inf and nothing else: 1." in text(finding)
         assert "masked_fill" in finding.remedy[0].code
+
+    @pytest.mark.parametrize(("shape", "cause"), [((2, 4, 4), "mask"), ((8, 4), "forward_arithmetic")])
+    def test_rows_behind_three_layers(self, recording: Recording, shape: Any, cause: str) -> None:
+        """Queries, keys and values; or layers of as many units in a row, between which a row is divided by its norm."""
+        model = [TensorEntry(each, "output", 0, "float16", shape, at, "Linear") for at, each in enumerate("abcd")]
+        model.append(tensor("a.weight", "grad", 4))
+        rows = {"nan_count": 4 * bad_at(STEPS, *((3, at) for at in range(BAD, STEPS)), of=5)}
+        finding = found(recording, 3, seen(model[3], inputs=[facts("input[0]", nan=4)]), model=model, columns=rows)
+        assert finding.facts["cause_class"] == cause
 
     def test_a_norm_s_eps(self, recording: Recording) -> None:
         model = [tensor("norm", module="LayerNorm"), tensor("norm.weight", "grad", 1)]

@@ -259,6 +259,21 @@ def test_a_part_of_a_parameter_that_code_between_the_modules_uses(recording: Rec
     assert "may have been so since the run began" in text(finding)
 
 
+def test_a_parameter_that_is_bad_as_a_whole_was_not_initialised_so(recording: Recording) -> None:
+    """As where code between the modules adds one that the last update made NaN."""
+    large = facts("places", nan=32, dtype="float32")
+    finding = found(recording, 2, seen(MODEL[2], large_weights=[large], inputs=[facts("input[0]", nan=8)]))
+    assert finding.facts["where"] == "places"
+    assert not any("torch.empty" in each.text for each in finding.remedy)
+    assert "since the run began" not in text(finding)
+
+
+def test_a_parameter_that_is_a_mask_is_no_bad_one(recording: Recording) -> None:
+    large = facts("mask", inf=8, dtype="float32") | {"negative_inf_count": 8}
+    finding = found(recording, 2, seen(MODEL[2], large_weights=[large], inputs=[facts("input[0]", nan=8)]))
+    assert finding.facts["origin"] == "between"
+
+
 def test_a_weight_that_grew_as_a_whole_is_no_flipped_bit(recording: Recording) -> None:
     finding = with_large(recording, 30)
     assert finding.facts["origin"] == "forward" and "hardware" not in finding.facts["candidates"]

@@ -37,6 +37,12 @@ def test_batches_that_are_others_or_not_known(recording: Recording, sizes: Any, 
     assert "dropout, noise" in finding.summary
 
 
+def test_all_of_the_data_in_each_step(recording: Recording) -> None:
+    """It would be the same with other random numbers, too."""
+    (finding,) = found(recording, np.ones(STEPS))
+    assert finding.severity == "info" and "is not known" in " ".join(finding.evidence)
+
+
 @pytest.mark.parametrize(("same", "severity"), [(True, "warning"), (False, "info")])
 def test_batches_of_whole_numbers(recording: Recording, same: bool, severity: str) -> None:
     (finding,) = found(recording, same=same)

@@ -59,7 +59,9 @@ def test_two_measurements_are_not_enough(recording: Recording) -> None:
 
 def test_a_sigmoid_that_lets_nothing_through(recording: Recording) -> None:
     write(recording, "Sigmoid", 1e-8, every=2.0**-9)
-    assert len(recording.diagnose(RULE).findings) == 1
+    (found,) = recording.diagnose(RULE).findings
+    assert f"since step {found.step} or before" in found.evidence[1], "of the steps before none was looked at"
+    assert "checkpoint" not in found.remedy[0].text
 
 
 def test_one_hot_attention(recording: Recording) -> None:

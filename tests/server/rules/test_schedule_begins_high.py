@@ -32,6 +32,25 @@ def test_a_warm_up_that_is_upside_down(recording: Recording, loss: Any, severity
     assert recording.diagnose(schedule_restarted.RULE).findings == (), "no rate starts over at its own beginning"
 
 
+def test_a_harder_batch_is_no_harm(recording: Recording) -> None:
+    (finding,) = found(recording, UPSIDE_DOWN, np.where(AT % 9 == 4, 3.0, 2.3))
+    assert finding.severity == "info" and "did not rise" in finding.evidence[1]
+
+
+def test_a_loss_that_is_logged_now_and_then(recording: Recording) -> None:
+    layer, known = [tensor("a.weight", "grad", 0, "float32")], [event(Optimizers(("AdamW",), initial_lr=1e-3), 1, 2)]
+    for number, at in enumerate(AT.tolist()):
+        logged = {"lr": UPSIDE_DOWN[at], **({"loss": UNHARMED[at]} if at % 5 == 0 else {})}
+        recording.write(layer, 1, series=logged, events=known if at == 2 else [], first=at, sequence=number)
+    (finding,) = recording.diagnose(schedule_begins_high.RULE).findings
+    assert finding.severity == "info" and "did not rise" in finding.evidence[1]
+
+
+def test_a_loss_that_is_no_longer_finite(recording: Recording) -> None:
+    (finding,) = found(recording, UPSIDE_DOWN, np.where(AT < 5, 2.3, np.inf))
+    assert finding.severity == "warning"
+
+
 @pytest.mark.parametrize(
     "given",
     [

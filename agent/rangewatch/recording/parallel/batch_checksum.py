@@ -64,6 +64,8 @@ class BatchChecksums(StepReader, InputListener):
         local: Any = getattr(tensor, "_local_tensor", tensor)
         reason = why_unobservable(local)
         is_there = isinstance(local, Tensor) and local.layout is torch.strided and local.device.type != "meta"
+        if is_there and (local.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(local)):
+            return None  # of whole numbers, too
         if not is_there or not local.numel() or (reason and local.is_floating_point()) or is_being_captured(local):
             return None
         return local.detach().reshape(-1)[: max(1, MOST_BYTES // local.element_size())]

@@ -53,6 +53,20 @@ _SUMS = ("Add", "Sub")
 _WIDE, _FAR = ("float32", "float64"), 1e30
 """Dtypes in which a sum of numbers that are not as large is never Inf."""
 
+_FINITE = frozenset((
+    "Abs", "Add", "Addmm", "Alias", "AsStrided", "Atan", "Baddbmm", "Bmm", "Cat", "Clamp", "ClampMax", "ClampMin",
+    "Clone", "Convolution", "Cos", "Div", "Elu", "Exp", "Expand", "Flip", "Gather", "Gelu", "Hardtanh", "Index",
+    "IndexSelect", "LeakyRelu", "LogSigmoid", "LogSoftmax", "MaskedFill", "Mm", "Mul", "Mv", "NativeBatchNorm",
+    "NativeDropout", "NativeGroupNorm", "NativeLayerNorm", "Neg", "Permute", "Relu", "ReshapeAlias", "Select",
+    "Sigmoid", "Silu", "Sin", "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Stack", "Sub", "Sum",
+    "T", "Tanh", "ToCopy", "Transpose", "Unbind", "UnsafeView", "Unsqueeze", "View", "Where",
+))  # fmt: skip
+"""Operations whose result is never NaN of finite numbers, or of which what they keep shows it. An arc cosine, a power
+or a mean of nothing may be, and keeps none of it."""
+
+MOST_BEHIND = 256
+"""Operations between a sum and the layers behind it that are looked at."""
+
 _FROM_ZERO = {("Div", "other"), ("Reciprocal", "self"), ("Rsqrt", "self"), ("Remainder", "other"), ("Fmod", "other")}
 _FROM_NEGATIVE = {("Log", "self"), ("Log2", "self"), ("Log10", "self"), ("Xlogy", "other")}
 """Operations that are not finite where the operand of this name is 0, or is not above it."""
@@ -150,15 +164,29 @@ def _of_values(root: Any) -> tuple[list[tuple[SavedValue, Tensor]], tuple[SavedV
 
 def _given_to_sum(node: Any, saved: SavedValue) -> SavedValue:
     """The operand from outside of a sum or a difference, where what `node` keeps is the result of one and holds NaN or
-    Inf: the same elements of it are, since the other operand is the model's and passed nothing that makes such."""
+    Inf: the same elements of it are, where the other operand is the model's and passed nothing that makes such."""
     place, value = _place(saved.op, saved.name), saved.value
     is_overflow = value.inf_count and (value.dtype not in _WIDE or value.amax > _FAR)
     if saved.is_given or saved.name == "result" or place is None or is_overflow:
         return saved
     made = node.next_functions[place][0]
-    if _op(made) in _SUMS and any(child is None for child, _ in made.next_functions):
+    is_of_two = _op(made) in _SUMS and any(child is None for child, _ in made.next_functions)
+    if is_of_two and _is_finite(_children(made)):
         return SavedValue(_op(made), "other", True, saved.value)
     return saved
+
+
+def _is_finite(nodes: list[Any]) -> bool:
+    """Whether nothing from the layers of the model up to these can have made NaN."""
+    seen = set(nodes)
+    for count, node in enumerate(nodes):
+        if count >= MOST_BEHIND or (_op(node) not in _FINITE and node.next_functions):
+            return False
+        if not _has_parameters(node):
+            following = [each for each in _children(node) if each not in seen]
+            seen.update(following)
+            nodes += following
+    return True
 
 
 def _place(op: str, name: str) -> int | None:

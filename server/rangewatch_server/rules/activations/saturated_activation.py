@@ -25,7 +25,7 @@ LASTING = 64
 
 class Saturated(msgspec.Struct, frozen=True):
     """`text`: what was measured, a sentence; `since`, `latest`: the first and the last step at which it may have begun.
-    `is_first`: no measurement before it was another."""
+    `is_first`: no measurement before it was another; `is_known`: all of the run was looked at for that."""
 
     tensor: int
     slope: float
@@ -33,6 +33,7 @@ class Saturated(msgspec.Struct, frozen=True):
     latest: int
     is_first: bool
     text: str
+    is_known: bool = True
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -86,8 +87,8 @@ def _closed(evidence: Evidence, tensors: Array) -> Iterator[Saturated]:
             open_at = np.flatnonzero(bits[at] >= CLOSED_BITS)
             since = int(points.steps[at[open_at[-1] + 1 if len(open_at) else 0]])
             text = f"The largest of all its values in {LASTING} steps is {2.0 ** last.max():.2g}: nothing passes."
-            is_first = not len(open_at) and since <= evidence.start
-            yield Saturated(tensor, float(2.0 ** last.max()), since, since, is_first, text)
+            is_known = bool(len(open_at)) or int(points.steps[0]) <= evidence.start
+            yield Saturated(tensor, float(2.0 ** last.max()), since, since, not len(open_at), text, is_known)
 
 
 def _one_hot(evidence: Evidence, tensors: Array, most: float) -> Iterator[Saturated]:
@@ -111,7 +112,9 @@ def _finding(evidence: Evidence, saturated: list[Saturated]) -> Finding:
     where = place(first.since, rank)
     more = [evidence.tensors.entries[each.tensor] for each in saturated[1:]]
     when = (
-        "It has been so in all measurements of the run."
+        f"It has been so since step {first.since} or before."
+        if not first.is_known
+        else "It has been so in all measurements of the run."
         if first.is_first
         else f"It has been so since a step from {first.since} to {first.latest}."
     )
@@ -143,6 +146,11 @@ def _remedy(evidence: Evidence, first: Saturated, module: str) -> Remedy:
             "Look at the inputs of this module: normalise them, or lower the learning rate; and go back to a "
             f"checkpoint from before step {first.since}: the updates that made them so large are in the weights.", code,
             "based on the mean square of its output, which had been another one before",
+        )  # fmt: skip
+    if not first.is_known:
+        return Remedy(
+            "Look at the inputs of this module: normalise them, or lower the learning rate and first weights.", code,
+            "based on the size of its output in the last steps",
         )  # fmt: skip
     stop = min(evidence.whole_stop, evidence.start + FIRST)
     sizes = [evidence.largest(name, evidence.start, stop) for name in INPUTS if evidence.has_series(name)]

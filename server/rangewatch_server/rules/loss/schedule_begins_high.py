@@ -10,7 +10,7 @@ import numpy as np
 
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import loss_name, rates
+from rangewatch_server.rules.loss.series import are_known, loss_name, rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -23,8 +23,9 @@ TIMES, FALL = 4.0, 2.0
 
 GROUPS = 64
 
-RISEN, FEWEST = 1.1, 4
-"""How many times the first loss a later one of `STEPS` is where the rate does harm; and values that must be known."""
+RISEN, FEWEST, IN_A_ROW = 1.1, 4, 3
+"""How many times the first loss later ones of `STEPS` are where the rate does harm, values that must be known, and how
+many in a row must be so high: a batch that is harder makes one."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -49,10 +50,14 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 def _has_done_harm(evidence: Evidence, stop: int) -> bool:
     """Whether the loss rose above the first one, or was no longer finite."""
     name = loss_name(evidence)
-    values = np.zeros(0) if name is None else evidence.series(name, evidence.start, stop)
+    if name is None:
+        return False
+    values = evidence.series(name, evidence.start, stop)[are_known(evidence, name, evidence.start, stop)]
     if not len(values) or not np.isfinite(values[0]):
         return False
-    return bool(np.nanmax(values[1:], initial=-np.inf) > RISEN * abs(values[0])) or not np.isfinite(values[1:]).all()
+    is_high = np.append(values[1:] > RISEN * abs(values[0]), False)
+    lengths = np.diff(np.flatnonzero(~np.insert(is_high, 0, False))) - 1
+    return bool(lengths.max(initial=0) >= IN_A_ROW) or not np.isfinite(values).all()
 
 
 def _finding(evidence: Evidence, first: float, last: float, initial: float, has_done_harm: bool) -> Finding:
@@ -63,7 +68,8 @@ def _finding(evidence: Evidence, first: float, last: float, initial: float, has_
         f"{initial:.3g} that its schedule was given, and comes down from there.",
         evidence=(
             f"It was {last:.3g} at most {STEPS} steps later, and never rose.",
-            "The loss rose above its first value." if has_done_harm else "The loss did not rise above its first value.",
+            "The loss rose above its first value for some steps, or was no longer finite."
+            if has_done_harm else "The loss did not rise above its first value for some steps in a row.",
             "Cause (likely): the schedule of the learning rate: a factor of 1 is the rate that it was given. A warm-up "
             "by steps / step in place of step / steps begins so. Against that: it may be meant.",
             "What would decide: print the factor of the schedule for the first steps.",
@@ -86,8 +92,8 @@ RULE = Rule(
     explanation="A scheduler multiplies the rate that the optimizer was given, and as a rule by 1 at most: a warm-up "
     "climbs to it. Here the first rate is four times as high or more, and comes down within 64 steps, as where a "
     "warm-up divides by the step in place of multiplying by it. What is learned in these steps is destroyed, and units "
-    "that die in them stay dead. A warning where the loss rose above its first value, and else info. Of several "
-    "parameter groups all must begin so.",
+    "that die in them stay dead. A warning where the loss rose above its first value for a few steps, and else info. "
+    "Of several parameter groups all must begin so.",
     check=check,
     explains=(
         "loss_plateau", "loss_stuck", "loss_spike", "short_spike", "vanishing_gradient", "dead_activation",

@@ -45,6 +45,14 @@ def loss_name(evidence: Evidence) -> str | None:
     return next((name for name in NAMES if evidence.has_series(name)), None)
 
 
+def are_known(evidence: Evidence, name: str, start: int, stop: int) -> Array:
+    """(n,) whether the series has a value in each of the steps [start, stop), NaN and Inf too."""
+    rows = np.array([evidence.run.names().series[name]])
+    block = evidence.run.slice(SERIES_PART, list(evidence.ranks), 0, start, stop, ("count",), rows)
+    known: Array = np.asarray(block.columns["count"][0]) > 0
+    return known
+
+
 def rates(evidence: Evidence, start: int, stop: int) -> Array:
     """(n,) the learning rate of the steps [start, stop); NaN where none is known. Where a trainer logs it now and then
     under one name, the agent's own values of the steps before are under another.

@@ -225,18 +225,19 @@ class Case:
     def flipped(self) -> TensorDetails | None:
         """The parameter, of any module, one element of which is far from all others of it, and was not brought there by
         its gradient."""
-        return next((each for each in self._large_weights if _is_single(each) and not self._may_be_update(each)), None)
+        return next((each for each in self._large_weights if _is_single(each) and not self.may_be_update(each)), None)
 
     @property
     def bad_elsewhere(self) -> tuple[TensorDetails, ...]:
-        """The parameters, of any module, that held NaN or Inf, or next to the limit of float32, in this forward."""
-        return tuple(each for each in self._large_weights if each.is_bad or each.amax >= GARBAGE)
+        """The parameters, of any module, that held NaN or Inf, or next to the limit of float32, in this forward;
+        without masks, where -Inf is meant."""
+        return tuple(each for each in self._large_weights if (each.is_bad and not each.is_mask) or each.amax >= GARBAGE)
 
     @property
     def _large_weights(self) -> tuple[TensorDetails, ...]:
         return tuple((self.context.large_weights if self.context is not None else None) or ())
 
-    def _may_be_update(self, weight: TensorDetails) -> bool:
+    def may_be_update(self, weight: TensorDetails) -> bool:
         """Whether its last gradient was so large that an update by it may have made it so. Adam's are never larger than
         the rate says."""
         if weight.is_bad or keeps_squares(self.evidence):

@@ -51,8 +51,9 @@ BLOWN_BITS = 10.0
 DATA_BITS = 10.0
 """Bits by which a first output must jump with an input that is as much larger than what a batch usually is."""
 
-QUERIES = 3
-"""Linear layers before what an attention gives its output to."""
+QUERIES, PLACES = 3, 3
+"""Linear layers before what an attention gives its output to, and dimensions that they have at the least: layers of as
+many units in a row, with activations that are called, give matrices."""
 
 AT_FIRST = 16
 """Steps of a run within which what breaks is the doing of how it begins."""
@@ -506,6 +507,7 @@ def _comes_after_queries(case: Case) -> bool:
     entries, given = case.view.entries, next(iter(case.bad_inputs), None)
     before = [entries[each] for each in case.view.before(case.bad.tensor, "output")[-QUERIES:]]
     is_alike = len(before) == QUERIES and len({each.shape for each in before}) == 1
+    is_alike = is_alike and len(before[0].shape) >= PLACES
     is_linear = all(each.module == "Linear" for each in (*before, case.entry))
     return is_alike and is_linear and given is not None and given.numel == math.prod(before[0].shape)
 
@@ -647,10 +649,13 @@ def _targets(case: Case, origin: Origin) -> Iterator[Candidate]:
     if origin.kind == "backward" and origin.cause not in NOT_OF_UPDATES and jumped_alone(case):
         text = (
             "The loss jumped at this very step, and no output of it was larger than before: what the loss is given "
-            "besides outputs, such as the targets of this batch, is that large."
+            "besides outputs, such as the targets of this batch, may be that large."
         )
-        against = "A term of the loss that was raised at this step looks the same."
-        yield Candidate("data", 0.86, (text,), (against,))
+        against = (
+            "A term of the loss that was raised at this step looks the same, and so does a division by an output that "
+            "is next to 0."
+        )
+        yield Candidate("data", 0.82, (text,), (against,))
 
 
 def _data(case: Case, origin: Origin) -> Iterator[Candidate]:

@@ -50,8 +50,7 @@ def _output(case: Case) -> Origin:
     if case.flipped is not None and not case.flipped.is_bad and not case.is_first_step():
         return _flipped(case, case.flipped)
     if case.bad_inputs and not forward.is_masked(case):
-        held = case.bad_elsewhere
-        return _used_outside(case, held) if held else _between(case, case.bad_inputs[0].name)
+        return _by_parameter(case) or _between(case, case.bad_inputs[0].name)
     return Origin("forward", case.entry.fqn, tuple(forward.sentences(case)), forward.cause_of(case))
 
 
@@ -152,6 +151,21 @@ def _flipped(case: Case, weight: TensorDetails) -> Origin:
         *forward.sentences(case),
     )
     return Origin("weight", weight.name, reported, "flipped")
+
+
+def _by_parameter(case: Case) -> Origin | None:
+    """A parameter that is no module's own, where one was bad: as it began, or what the optimizer made of it."""
+    held = case.bad_elsewhere
+    if not held or case.is_first_step():
+        return _used_outside(case, held) if held else None
+    bad = tuple(each for each in held if each.is_bad)
+    is_whole = any(each.nan_count + each.inf_count == each.numel for each in bad)
+    has_grown = any(
+        optimizer_fault(case, each.name) not in ("", "written") or case.may_be_update(each) for each in held
+    )
+    if not is_whole and not has_grown:
+        return _used_outside(case, held)
+    return _weight(case, bad) if bad else None
 
 
 def _used_outside(case: Case, held: tuple[TensorDetails, ...]) -> Origin:

@@ -227,7 +227,7 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         )  # fmt: skip
     elif best.cause == "data" and origin.kind == "backward" and jumped_alone(case):
         yield Remedy(
-            "Look at the targets of this batch, and leave out or clamp those that are so large; and leave out a step "
+            "Look at the targets of this batch, and leave out or clamp any that are so large; and leave out a step "
             "whose gradients are not finite, as torch.amp.GradScaler does.", check_targets(case.bad.step), because,
         )  # fmt: skip
     elif best.cause == "data" and origin.kind != "data":

@@ -99,8 +99,8 @@ def _grown(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding
         summary=f"{place(event.step, rank)}: the weight decay{of} is below 0: each update makes every weight "
         f"{part:.2g} times itself larger, whatever its gradient is.",
         evidence=(
-            f"In that way a weight doubles in {max(1, round(math.log(2) / math.log1p(part)))} updates.",
-            "Cause (shown): the optimizer's settings: the sign of the decay, or of the learning rate beside it.",
+            f"In that way a weight doubles in {max(1.0, math.log(2) / math.log1p(part)):.0f} updates.",
+            "Cause (shown): the optimizer's settings: the sign of the decay.",
         ),
         remedy=(
             Remedy(

@@ -36,12 +36,16 @@ def _are_inputs_same(evidence: Evidence, known: RepeatedRandom, rank: int) -> bo
         return known.are_inputs_same
     stop = min(evidence.whole_stop, known.first + min(known.period, MOST_COMPARED))
     pairs = same = 0
+    do_differ = False
     for name in INPUTS:
         if evidence.has_series(name):
             now = evidence.series(name, known.first, stop, rank)
             before = evidence.series(name, known.first - known.period, stop - known.period, rank)
             both = np.isfinite(now) & np.isfinite(before)
             pairs, same = pairs + int(both.sum()), same + int((now[both] == before[both]).sum())
+            do_differ = do_differ or len(np.unique(now[both])) > 1
+    if pairs == same and not do_differ:  # all of the data in each step: no batch is drawn again
+        return None
     return None if pairs < FEWEST else pairs == same
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +82,24 @@ def test_a_difference_of_what_the_model_made_nan(ingest: IngestDouble) -> None:
     ((step, graph),) = graphs(ingest, loss)
     assert (step, graph.bad[0].op, graph.bad[0].is_given) == (1, "Pow", False)
     assert graph.risky[0].op == "Div"
+
+
+@pytest.mark.parametrize(
+    "angle",
+    [
+        lambda out: torch.acos(1.5 + out.abs()),
+        lambda out: (-1 - out.abs()) ** 0.5,
+        lambda out: out[:0].mean() + out,
+        lambda out: torch.acos(1.5 + out.abs())[:, None].flip(0).squeeze(1) * 2,
+    ],
+)
+def test_a_difference_of_what_an_operation_made_nan_that_keeps_no_result(ingest: IngestDouble, angle: Any) -> None:
+    """The target is finite."""
+    target = torch.zeros(2, 4)
+    ((step, graph),) = graphs(
+        ingest, lambda out, at: ((angle(out) if at == 1 else out) - target).square().mean()
+    )  # fmt: skip
+    assert step == 1 and not any(each.is_given for each in graph.bad)
 
 
 def test_a_mask_of_minus_inf_is_nothing_that_began_it(ingest: IngestDouble) -> None:

@@ -49,6 +49,19 @@ def test_of_several_groups_and_optimizers_the_largest_counts(ingest: IngestDoubl
     assert ingest.series("lr") == dict.fromkeys(range(STEPS), -3.0)
 
 
+def test_of_optimizers_that_go_on_taking_turns_none_rests(ingest: IngestDouble) -> None:
+    """As those of two tasks, step by step: nothing is read and sent anew each time."""
+    model = nn.Linear(2, 2)
+    both = [torch.optim.AdamW(model.parameters(), rate, weight_decay=rate) for rate in (0.5, 0.001)]
+    with rangewatch.attach(model, both, url=ingest.url):
+        for step in range(60):
+            model(torch.ones(1, 2)).sum().backward()
+            both[step % 2].step()
+            both[0].zero_grad()
+    assert [rate for step, rate in ingest.series("lr").items() if step >= 30] == [0.5] * 30
+    assert max(each.step for each in ingest.events("optimizers")) < 32
+
+
 def test_of_the_optimizers_of_two_stages_the_one_in_use_counts(ingest: IngestDouble) -> None:
     model = nn.Linear(2, 1)
     first, second = torch.optim.SGD(model.parameters(), lr=0.5), torch.optim.SGD(model.parameters(), lr=0.1)
