@@ -42,19 +42,19 @@ from rangewatch.hooks import model_hooks
 from rangewatch.hooks.alike_rows import AlikeRows
 from rangewatch.hooks.attention_logits import AttentionLogits
 from rangewatch.hooks.compiled import CompiledCall
-from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.mask_shares import MaskShares
 from rangewatch.hooks.model_hooks import ModelHooks
 from rangewatch.hooks.module_sources import module_sources
-from rangewatch.hooks.moment_reads import MomentReads
-from rangewatch.hooks.optimizer_coverage import OptimizerCoverage
-from rangewatch.hooks.optimizer_hooks import OptimizerReads, has_closure
-from rangewatch.hooks.resting_optimizers import RestingOptimizers
+from rangewatch.hooks.optimizers.coverage import OptimizerCoverage
+from rangewatch.hooks.optimizers.in_use import RestingOptimizers
+from rangewatch.hooks.optimizers.kept_gradients import KeptGradients
+from rangewatch.hooks.optimizers.moment_reads import MomentReads
+from rangewatch.hooks.optimizers.reads import OptimizerReads, has_closure
+from rangewatch.hooks.optimizers.state_loads import StateLoads
+from rangewatch.hooks.optimizers.update_samples import UpdateSamples
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
-from rangewatch.hooks.state_loads import StateLoads
 from rangewatch.hooks.tied_parameters import TiedParameters
-from rangewatch.hooks.update_samples import UpdateSamples
 from rangewatch.recording.input_scale import InputScale
 from rangewatch.recording.parallel.axes import check_declared
 from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChecksum

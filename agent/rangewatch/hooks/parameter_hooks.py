@@ -20,8 +20,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from rangewatch.core import limits
 from rangewatch.core.guard import Guard
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.kept_gradients import KeptGradients
 from rangewatch.hooks.module_hook import GradientHook
+from rangewatch.hooks.optimizers.kept_gradients import KeptGradients
 from rangewatch.recording.level import Recording, TimedHook
 from rangewatch.recording.observer import Observer
 from rangewatch.recording.tensor_names import clean_modules, clean_parameters

@@ -90,7 +90,7 @@ LOST_COUNT = Statistic(
 )  # fmt: skip
 BESIDE_EPS: tuple[Statistic, ...] = (MOVED_COUNT, EPS_COUNT, LOST_COUNT)
 
-# Of `grad` alone, of some elements of some parameters at some steps, see `hooks.update_samples`.
+# Of `grad` alone, of some elements of some parameters at some steps, see `hooks.optimizers.update_samples`.
 SAMPLED_COUNT = Statistic(
     "sampled_count", "elements", "sum", 0.0,
     "Elements of the parameter that were looked at around the optimizer's step; 0 when none was.",

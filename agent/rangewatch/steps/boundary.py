@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from torch.optim import Optimizer
 
 from rangewatch.core.guard import logger
-from rangewatch.hooks.resting_optimizers import are_nested
+from rangewatch.hooks.optimizers.in_use import are_nested
 
 
 class ClosesStep(Protocol):

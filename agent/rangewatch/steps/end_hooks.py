@@ -11,7 +11,7 @@ from torch import nn
 
 from rangewatch.core.guard import Guarded, logger
 from rangewatch.hooks.compiled import CompiledCall
-from rangewatch.hooks.resting_optimizers import parameters_held
+from rangewatch.hooks.optimizers.in_use import parameters_held
 from rangewatch.steps.boundary import StepBoundary, is_inner
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import LossScaling, scalers_of

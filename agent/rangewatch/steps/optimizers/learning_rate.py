@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from rangewatch.core import limits
-from rangewatch.hooks.resting_optimizers import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import RestingOptimizers
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.schedule import Schedule

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rangewatch.hooks.resting_optimizers import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import RestingOptimizers
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import Observer, is_being_captured
 from rangewatch.recording.parallel.schedule import Schedule

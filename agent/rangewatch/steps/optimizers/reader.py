@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import ref
 
-from rangewatch.hooks.resting_optimizers import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import RestingOptimizers
 from rangewatch.recording.observer import StepReader
 
 

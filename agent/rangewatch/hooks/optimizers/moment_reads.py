@@ -9,7 +9,7 @@ from weakref import WeakSet, ref
 from torch import Tensor, nn
 
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.optimizer_hooks import parameters_of
+from rangewatch.hooks.optimizers.reads import parameters_of
 from rangewatch.recording.level import Recording
 from rangewatch.recording.observer import Observer, StepReader, local_part
 from rangewatch.recording.weights import Cadence

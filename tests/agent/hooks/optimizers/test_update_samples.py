@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import rangewatch
-from rangewatch.hooks.update_samples import of_one_device
+from rangewatch.hooks.optimizers.update_samples import of_one_device
 from tests.agent.ingest_double import IngestDouble
 
 NAMES = ("sampled_count", "pushed_count", "unmoved_count", "zero_weight_count")

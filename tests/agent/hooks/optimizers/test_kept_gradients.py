@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import rangewatch
-from rangewatch.hooks.optimizer_coverage import KEPT_STEPS
+from rangewatch.hooks.optimizers.coverage import KEPT_STEPS
 from rangewatch.wire.events import Optimizers, read
 from tests.agent.ingest_double import IngestDouble
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.optimizer_hooks import parameters_of
+from rangewatch.hooks.optimizers.reads import parameters_of
 from rangewatch.recording.level import LOW_PRECISION
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import Observer, StepReader, local_part

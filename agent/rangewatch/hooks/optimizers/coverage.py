@@ -19,9 +19,9 @@ from torch.nn.parameter import is_lazy
 
 from rangewatch.core import limits
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.kept_gradients import KeptGradients
+from rangewatch.hooks.optimizers.in_use import RestingOptimizers
+from rangewatch.hooks.optimizers.kept_gradients import KeptGradients
 from rangewatch.hooks.parameter_hooks import flat_parameters
-from rangewatch.hooks.resting_optimizers import RestingOptimizers
 from rangewatch.recording.events import Events, sendable
 from rangewatch.recording.observer import Observer, StepReader
 from rangewatch.recording.tensor_names import clean_parameters

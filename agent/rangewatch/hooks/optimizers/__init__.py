@@ -1,0 +1,1 @@
+"""What is read of optimizers, around their steps and between them."""
