@@ -46,7 +46,7 @@ from rangewatch.hooks.mask_shares import MaskShares
 from rangewatch.hooks.model_hooks import ModelHooks
 from rangewatch.hooks.module_sources import module_sources
 from rangewatch.hooks.optimizers.coverage import OptimizerCoverage
-from rangewatch.hooks.optimizers.in_use import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import OptimizersInUse
 from rangewatch.hooks.optimizers.kept_gradients import KeptGradients
 from rangewatch.hooks.optimizers.moment_reads import MomentReads
 from rangewatch.hooks.optimizers.reads import OptimizerReads, has_closure
@@ -411,10 +411,10 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         failed.callback(agent.remove)
         failed.callback(agent.runner.stop)
         forward = add_phases(agent, model, optimizers, scaler, agent.undo)
-        resting = RestingOptimizers(optimizers)
-        agent.observer.step_readers.append(resting)
-        reads = _parallel_reads(agent, model, optimizers, resting, layout)
-        follow = _add_hooks(agent, model, optimizers, resting, selection, layout, reads)
+        in_use = OptimizersInUse(optimizers)
+        agent.observer.step_readers.append(in_use)
+        reads = _parallel_reads(agent, model, in_use, layout)
+        follow = _add_hooks(agent, model, in_use, selection, layout, reads)
         sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
@@ -509,7 +509,7 @@ class ParallelReads(NamedTuple):
 
 
 def _parallel_reads(
-    agent: Agent, model: nn.Module, optimizers: list[Any], resting: RestingOptimizers, layout: Layout
+    agent: Agent, model: nn.Module, optimizers: OptimizersInUse, layout: Layout
 ) -> ParallelReads | None:
     """None where nothing is to be compared between ranks."""
     options, observer, values = agent.options, agent.observer, agent.values
@@ -521,8 +521,8 @@ def _parallel_reads(
         ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events, agent.guard),
         GradientSums(observer, values, model, layout, schedule),
         TiedReads(observer, values, agent.events, model, layout, schedule),
-        OptimizerSteps(observer, values, optimizers, resting, schedule),
-        GroupRates(values, optimizers, resting, layout, schedule),
+        OptimizerSteps(observer, values, optimizers, schedule),
+        GroupRates(values, optimizers, layout, schedule),
         BatchChecksums(observer, values, layout, schedule, agent.of_inputs),
         RowsChecksum(agent.batches, values, layout, schedule),
         DropoutReads(observer, values, agent.events, agent.guard, model, layout, schedule, agent.in_forward),
@@ -536,8 +536,7 @@ def _parallel_reads(
 def _add_hooks(
     agent: Agent,
     model: nn.Module,
-    optimizers: list[Any],
-    resting: RestingOptimizers,
+    optimizers: OptimizersInUse,
     selection: Selection,
     layout: Layout,
     parallel: ParallelReads | None,
@@ -599,27 +598,24 @@ def _add_hooks(
     observer.step_readers.append(bypass)
     kept = hooks.parameters.kept
     coverage = OptimizerCoverage(
-        observer, agent.events, model, selection, optimizers, resting, kept, lambda: hooks.structure
+        observer, agent.events, model, selection, optimizers, kept, lambda: hooks.structure
     )  # fmt: skip
-    rate, tied = LearningRate(agent, optimizers, resting), TiedParameters(agent.events, model, lambda: hooks.structure)
+    rate, tied = LearningRate(agent, optimizers), TiedParameters(agent.events, model, lambda: hooks.structure)
     observer.step_readers += [coverage, rate, tied, AlikeRows(agent.values, model, options.start_step)]
     agent.at_end.append(rate.flush)
 
     def add(optimizer: Any) -> None:
-        readers = (resting, updates, moments, samples)
+        readers = (optimizers, updates, moments, samples)
         _add_optimizer_reads(agent, optimizer, weights, updates, readers, parallel, kept, taken, sketches)
 
-    for optimizer in optimizers:
+    for optimizer in optimizers.every():
         add(optimizer)
 
     def follow(optimizer: Any) -> None:
         add_optimizer_phase(agent, optimizer, agent.undo)
         agent.nonfinite.add_optimizer(optimizer)
-        for each in (resting, coverage, rate):
-            each.add(optimizer)
-        if parallel is not None:
-            parallel.steps.add(optimizer)
-            parallel.rates.add(optimizer)
+        optimizers.add(optimizer)
+        coverage.look_soon()
         add(optimizer)
 
     return follow

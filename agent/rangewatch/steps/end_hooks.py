@@ -91,9 +91,7 @@ def check_optimizers(optimizers: list[Any], model: nn.Module) -> None:
 def has_parameters_of(optimizer: Any, model: nn.Module) -> bool:
     """Whether an optimizer has any parameter of `model`; of one that wraps another it is taken for granted."""
     own = {id(parameter) for parameter in model.parameters()}
-    return not runs_hooks(optimizer) or any(
-        id(each) in own for group in optimizer.param_groups for each in group["params"]
-    )
+    return not runs_hooks(optimizer) or not own.isdisjoint(parameters_held(optimizer))
 
 
 def _check_type(optimizer: Any) -> None:

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from rangewatch.core import limits
 from rangewatch.core.selection import Selection
-from rangewatch.hooks.optimizers.in_use import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import OptimizersInUse, parameters_held
 from rangewatch.hooks.optimizers.kept_gradients import KeptGradients
 from rangewatch.hooks.parameter_hooks import flat_parameters
 from rangewatch.recording.events import Events, sendable
@@ -52,13 +52,12 @@ class OptimizerCoverage(StepReader):
     """
 
     def __init__(
-        self, observer: Observer, events: Events, model: nn.Module, selection: Selection, optimizers: Iterable[Any],
-        resting: RestingOptimizers, kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
+        self, observer: Observer, events: Events, model: nn.Module, selection: Selection,
+        optimizers: OptimizersInUse, kept: KeptGradients, structure: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self._kept, self._was_kept, self._is_runaway, self._is_decayed = kept, False, False, False
         self._observer, self._events, self._model, self._selection = observer, events, ref(model), selection
-        self._optimizers = [ref(each) for each in optimizers]
-        self._resting, self._was_resting = resting, resting.resting
+        self._optimizers, self._was_resting = optimizers, optimizers.resting
         self._step_count = self._zero_rate_steps = 0
         self._ever_reached: set[str] = set()
         """Names of parameters of which one has had a gradient."""
@@ -67,9 +66,8 @@ class OptimizerCoverage(StepReader):
         self._held: dict[str, int] = {}
         """`id` of the parameter that had a name and was an optimizer's, as it was last."""
 
-    def add(self, optimizer: Any) -> None:
-        """It has come to train the model too; read anew when the open step ends."""
-        self._optimizers = [each for each in self._optimizers if each() is not None] + [ref(optimizer)]
+    def look_soon(self) -> None:
+        """Another optimizer trains the model too: read anew when the open step ends."""
         self._step_count = 1
 
     def end_step(self) -> None:
@@ -79,7 +77,7 @@ class OptimizerCoverage(StepReader):
         self._zero_rate_steps = self._zero_rate_steps + 1 if self._are_rates_zero() else 0
         is_zero = self._zero_rate_steps >= ZERO_RATE_STEPS
         was_kept, self._was_kept = self._was_kept, self._kept.step_count >= KEPT_STEPS
-        optimizers = self._in_use()
+        optimizers = list(self._optimizers.in_use())
         was_runaway, self._is_runaway = self._is_runaway, _momentum(optimizers)[0] >= 1
         is_due = self._step_count >= 2 and not self._step_count & (self._step_count - 1)
         was_structure, self._known_structure = self._known_structure, self._structure()
@@ -87,7 +85,7 @@ class OptimizerCoverage(StepReader):
             is_due, self._step_count = True, 1  # what is new has had no backward yet: it is looked at soon again
         was_decayed, self._is_decayed = self._is_decayed, _is_reported(_decay(optimizers)[0])
         is_same = was_zero == is_zero and was_kept == self._was_kept and was_runaway == self._is_runaway
-        was_resting, self._was_resting = self._was_resting, self._resting.resting
+        was_resting, self._was_resting = self._was_resting, self._optimizers.resting
         is_same = is_same and was_decayed == self._is_decayed and was_resting == self._was_resting
         if not is_due and is_same:
             return
@@ -96,28 +94,22 @@ class OptimizerCoverage(StepReader):
             self._reported = read
             self._events.add(read)
 
-    def _in_use(self) -> list[Any]:
-        """The optimizers that do not rest."""
-        resting = self._resting.resting
-        return [each for one in self._optimizers if (each := one()) is not None and id(each) not in resting]
-
     def _are_rates_zero(self) -> bool:
         """Whether each parameter group of those in use has a learning rate of exactly 0. One that lies on a device is
         not read: that would wait for it."""
-        rates = [group.get("lr") for each in self._in_use() for group in getattr(each, "param_groups", ())]
+        rates = [group.get("lr") for each in self._optimizers.in_use() for group in getattr(each, "param_groups", ())]
         return bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
 
     def _read(self) -> Optimizers | None:
         model = self._model()
-        optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
+        optimizers = list(self._optimizers.every())
         if model is None or not optimizers or flat_parameters(model):
             return None
         named = [(fqn, each) for fqn, each in clean_parameters(model) if not is_lazy(each)]
         own = {id(each) for _, each in named}.union(self._held.values())
         taken: set[int] = set()
         for optimizer in optimizers:
-            groups = getattr(optimizer, "param_groups", ())
-            held = {id(each) for group in groups for each in group["params"]}
+            held = parameters_held(optimizer)
             if not held & own:
                 return None
             taken |= held
@@ -135,7 +127,7 @@ class OptimizerCoverage(StepReader):
         self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
         never = silent - self._ever_reached
         unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in never] if is_reached else []
-        in_use = self._in_use()
+        in_use = list(self._optimizers.in_use())
         part, decayed = _decay(in_use)
         return Optimizers(
             classes=tuple(type(each).__name__ for each in in_use[: limits.CONTEXT_TENSORS]),
@@ -192,8 +184,8 @@ def _momentum(optimizers: Iterable[Any]) -> tuple[float, float]:
 def _decay(optimizers: Iterable[Any]) -> tuple[float, int]:
     """The largest learning rate times weight decay of any parameter group where that is the part which an update takes
     of each weight, and the `id` of its first parameter; 0 where there is none, or not on the host. A decay below 0,
-    which adds to each weight, counts before all others. An Adam without a
-    state has taken no step yet, as one that is made for a later stage: what is set may be changed until then."""
+    which adds to each weight, counts before all others. An Adam without a state has taken no step yet, as one that is
+    made for a later stage: what is set may be changed until then."""
     found = [(0.0, 0)]
     for optimizer in optimizers:
         if type(optimizer).__name__ != "SGD" and not getattr(optimizer, "state", True):

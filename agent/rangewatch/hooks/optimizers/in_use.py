@@ -1,10 +1,10 @@
-"""Which optimizers rest because another has taken their place, as where a training has two stages and `attach` was
-given the optimizers of both.
+"""The optimizers that train the model, and which of them rest because another has taken their place, as where a
+training has two stages and `attach` was given the optimizers of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import ref
 
@@ -15,7 +15,7 @@ MOST_TURNS, MOST_CHANGES = 8, 64
 rests, and nothing is read anew at each turn."""
 
 
-class RestingOptimizers(StepReader):
+class OptimizersInUse(StepReader):
     """Called by the training thread. One rests from the end of a step on in which it did not step and another did that
     holds the same parameters, or part of them, or more; until it steps again. Keeps no optimizer alive.
     """
@@ -30,8 +30,16 @@ class RestingOptimizers(StepReader):
 
     @property
     def resting(self) -> frozenset[int]:
-        """Their `id`."""
+        """`id` of those that rest."""
         return self._resting
+
+    def every(self) -> Iterator[Any]:
+        """Those that rest, too, in the order in which they came."""
+        return (each for one in self._optimizers if (each := one()) is not None)
+
+    def in_use(self) -> Iterator[Any]:
+        """Those that do not rest."""
+        return (each for each in self.every() if id(each) not in self._resting)
 
     def add(self, optimizer: Any) -> None:
         """It has come to train the model too."""
@@ -50,7 +58,7 @@ class RestingOptimizers(StepReader):
         if not stepped or stepped == self._last or self._turns > MOST_TURNS or self._changes > MOST_CHANGES:
             return
         self._last, self._changes = stepped, self._changes + 1
-        held = {id(each): parameters_held(each) for one in self._optimizers if (each := one()) is not None}
+        held = {id(each): parameters_held(each) for each in self.every()}
         others = [held[each] for each in stepped if each in held]
         idle = {each for each in held if each not in stepped}
         replaced = {each for each in idle if any(are_nested(held[each], other) for other in others)}

@@ -9,6 +9,7 @@ from weakref import ref
 from torch import Tensor, nn
 
 from rangewatch.core.selection import Selection
+from rangewatch.hooks.optimizers.in_use import parameters_held
 from rangewatch.recording.level import Recording
 from rangewatch.recording.observer import Observer, StepReader, local_part
 from rangewatch.recording.tensor_names import clean_parameters
@@ -80,7 +81,7 @@ class OptimizerReads(StepReader):
 
 def parameters_of(model: nn.Module, optimizer: Any, selection: Selection) -> list[tuple[str, nn.Parameter]]:
     """The model's selected parameters that belong to `optimizer` (None: all), by clean name."""
-    own = None if optimizer is None else {id(each) for group in optimizer.param_groups for each in group["params"]}
+    own = None if optimizer is None else parameters_held(optimizer)
     return [
         (fqn, parameter)
         for fqn, parameter in clean_parameters(model)

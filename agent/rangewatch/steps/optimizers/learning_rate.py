@@ -11,23 +11,22 @@ from typing import Any
 from torch import Tensor
 
 from rangewatch.core import limits
-from rangewatch.hooks.optimizers.in_use import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import OptimizersInUse
 from rangewatch.recording.logged_values import LoggedValues
+from rangewatch.recording.observer import StepReader
 from rangewatch.recording.parallel.placements import Layout
 from rangewatch.recording.parallel.schedule import Schedule
 from rangewatch.steps.interface import StepRecorder
-from rangewatch.steps.optimizers.reader import OptimizerReader
 
 
-class LearningRate(OptimizerReader):
+class LearningRate(StepReader):
     """Of several groups and optimizers it is the one of the largest magnitude. Optimizers that rest are left out.
 
     A step's value is recorded when the next one ends: only then is it known that the loop has logged none for it.
     """
 
-    def __init__(self, agent: StepRecorder, optimizers: Iterable[Any], resting: RestingOptimizers) -> None:
-        super().__init__(optimizers, resting)
-        self._agent = agent
+    def __init__(self, agent: StepRecorder, optimizers: OptimizersInUse) -> None:
+        self._agent, self._optimizers = agent, optimizers
         self._held: tuple[int, float] | None = None
 
     def end_step(self) -> None:
@@ -47,28 +46,28 @@ class LearningRate(OptimizerReader):
         return not self._agent.values.logged_rates
 
     def _rates(self) -> Iterator[float]:
-        return (rate for each in self.in_use() for rate in _rates_of(each) if rate is not None)
+        return (rate for each in self._optimizers.in_use() for rate in _rates_of(each) if rate is not None)
 
 
 PARTED, MOST_PARTED = 1.5, 64
 """How many times as much as another's one group's rate must have changed in a step, and how often that is recorded."""
 
 
-class GroupRates(OptimizerReader):
+class GroupRates(StepReader):
     """Series `lr_group_0`, `lr_group_1` and so on, where there are several parameter groups, in the order of the
     optimizers and their groups, of which those that rest have none; `lr` has the largest alone. At the steps of the
     schedule, where there are other ranks to compare with; at the first step, and after 2, 4, 8 and so on; and at a step
     before which some groups' rates changed as the others' did not, and the one before.
     """
 
-    def __init__(
-        self, values: LoggedValues, optimizers: Iterable[Any], resting: RestingOptimizers, layout: Layout,
-        schedule: Schedule,
-    ) -> None:  # fmt: skip
-        super().__init__(optimizers, resting)
-        self._values, self._layout, self._schedule = values, layout, schedule
+    def __init__(self, values: LoggedValues, optimizers: OptimizersInUse, layout: Layout, schedule: Schedule) -> None:
+        self._optimizers, self._values, self._layout, self._schedule = optimizers, values, layout, schedule
         self._last: list[float | None] = []
-        self._parted = self._steps = 0
+        self._step = self._parted = self._steps = 0
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open."""
+        self._step = step
 
     def end_step(self) -> None:
         """The open step is about to be closed: a scheduler that steps now sets the next one's."""
@@ -86,8 +85,8 @@ class GroupRates(OptimizerReader):
             self._record(self._step, rates)
 
     def _of_groups(self) -> Iterator[float | None]:
-        for optimizer in (each() for each in self._optimizers):
-            is_resting = id(optimizer) in self._resting.resting
+        for optimizer in self._optimizers.every():
+            is_resting = id(optimizer) in self._optimizers.resting
             yield from (None if is_resting else rate for rate in _rates_of(optimizer))
 
     def _record(self, step: int, rates: Iterable[float | None]) -> None:

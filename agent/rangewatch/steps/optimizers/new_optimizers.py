@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from rangewatch.core.guard import Guard, Guarded, logger
 from rangewatch.delivery.sender import THREAD as SENDER
 from rangewatch.hooks.compiled import CompiledCall
+from rangewatch.hooks.optimizers.in_use import parameters_held
 from rangewatch.recording.eager import run_eagerly
 from rangewatch.steps.boundary import StepBoundary
 from rangewatch.steps.end_hooks import stepped, watch_step
@@ -221,5 +222,4 @@ def _ids(model: nn.Module) -> frozenset[int]:
 
 
 def _of_model(optimizer: Any, parameters: frozenset[int]) -> frozenset[int]:
-    groups = getattr(optimizer, "param_groups", ())
-    return frozenset(id(each) for group in groups for each in group["params"]) & parameters
+    return parameters_held(optimizer) & parameters

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
-from rangewatch.hooks.optimizers.in_use import RestingOptimizers
+from rangewatch.hooks.optimizers.in_use import OptimizersInUse
 from rangewatch.recording.logged_values import LoggedValues
-from rangewatch.recording.observer import Observer, is_being_captured
+from rangewatch.recording.observer import Observer, StepReader, is_being_captured
 from rangewatch.recording.parallel.schedule import Schedule
-from rangewatch.steps.optimizers.reader import OptimizerReader
 
 SERIES = "optimizer_steps"
 
@@ -19,20 +17,23 @@ MOST_SEARCHED = 64
 """Parameters whose state is looked at for a count: of frozen layers or unused experts there is none."""
 
 
-class OptimizerSteps(OptimizerReader):
+class OptimizerSteps(StepReader):
     """The count of the first parameter that has one, of the first optimizer that does not rest."""
 
     def __init__(
-        self, observer: Observer, values: LoggedValues, optimizers: Iterable[Any], resting: RestingOptimizers,
-        schedule: Schedule,
-    ) -> None:  # fmt: skip
-        super().__init__(optimizers, resting)
-        self._observer, self._values, self._schedule = observer, values, schedule
+        self, observer: Observer, values: LoggedValues, optimizers: OptimizersInUse, schedule: Schedule
+    ) -> None:
+        self._observer, self._values, self._optimizers, self._schedule = observer, values, optimizers, schedule
+        self._step = 0
+
+    def begin_step(self, step: int) -> None:
+        """`step` is open."""
+        self._step = step
 
     def end_step(self) -> None:
         """The open step is about to be closed."""
         if self._schedule.is_due(self._step):
-            count = next((known for each in self.in_use() if (known := _count(each)) is not None), None)
+            count = next((known for each in self._optimizers.in_use() if (known := _count(each)) is not None), None)
             if count is not None and not (isinstance(count, Tensor) and is_being_captured(count)):
                 self._values.record(SERIES, self._step, count)
 
