@@ -98,17 +98,21 @@ def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, ste
             "the two, such as a factor or another branch, makes what it is given as large.",
             f"What would decide: print the deviation of {entry.fqn}.weight; usual is about 1 / sqrt(its inputs).",
         ),
-        remedy=(
-            Remedy(
-                f"Look at how the weights of {entry.fqn} are initialised, and scale them down where it is not meant.",
-                f"layer = {module_code(module_path(evidence.tensors.entries, entry.fqn))}\n"
-                "for name, weight in layer.named_parameters():\n"
-                "    print(name, weight.std(), weight[0].numel() ** -0.5)  # the second is usual",
-                "its output was so large before any update, or after the first",
-            ),
-        ),
+        remedy=(remedy(evidence, entry.fqn, "its output was so large before any update, or after the first"),),
         facts={"factor": first.factor, "usual": usual, "layers": len(high), "of": count, "cause_class": "weight"},
     )  # fmt: skip
+
+
+def remedy(evidence: Evidence, fqn: str, because: str) -> Remedy:
+    """Against the weights that the layer `fqn` begins with."""
+    return Remedy(
+        f"Look at how the weights of {fqn} are initialised, and scale them down where it is not meant: a deviation of "
+        "about 1 / sqrt(its inputs) keeps what it gives as large as what it is given.",
+        f"layer = {module_code(module_path(evidence.tensors.entries, fqn))}\n"
+        "for name, weight in layer.named_parameters():\n"
+        "    print(name, weight.std(), weight[0].numel() ** -0.5)  # the second is usual",
+        because,
+    )
 
 
 RULE = Rule(

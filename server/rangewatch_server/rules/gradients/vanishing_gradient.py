@@ -212,35 +212,41 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
     module = entries[0].fqn.rpartition(".")[0]
     zeros = int(points.zero[int(dead[0])].sum())
     since = _zero_since(evidence, int(dead[0]))
-    cut = "" if since is None else _cut(evidence, int(dead[0]), since)
-    is_term = _is_term(evidence, int(dead[0]), evidence.start if since is None else since)
+    known = _cause_of_zeros(evidence, int(dead[0]), evidence.start if since is None else since)
     return Finding(
-        severity="info" if is_term else "",
+        severity="info" if known is not None and known.is_meant else "",
         rank=rank, step=step, tensor=entries[0].fqn, kind=entries[0].kind, subject="all zero",
         summary=f"{place(step, rank)}: the gradients of {len(dead)} of {among} parameters are zero in every element; "
         f"counted from the loss, {the(entries[0])} is the first of them.",
         evidence=(
             f"That one has been zero in {zeros} of the last {int(points.observed[int(dead[0])].sum())} steps.",
             f"The others: {listed(entries[1:])}.",
-            *(_TERM if is_term else [_CUT.format(cut), _TEST] if cut else [_DEAD]),
+            *((_DEAD,) if known is None else known.sentences),
         ),
         remedy=(
-            _LEAVE_OUT if is_term else _straight_through(cut) if cut else
             Remedy(
                 f"Look at what {module or 'the model'} is given: a dead activation right before it, a detach(), or a "
                 "multiplication by 0.",
-                f"{module_code(module)}.register_forward_pre_hook(\n"
-                "    lambda module, args: print([float((each == 0).float().mean()) for each in args "
-                "if torch.is_tensor(each)]))",
+                _printed_zeros(module),
                 "what lies nearer to the loss has a gradient, and what lies behind it has none",
-            ),
+            )
+            if known is None
+            else known.remedy,
         ),
         facts={
-            "zero": len(dead), "parameters": among,
-            "cause_class": "weight" if is_term else "backward_arithmetic" if cut else "dead_units",
-            "where": module,
+            "zero": len(dead), "parameters": among, "where": module,
+            "cause_class": "dead_units" if known is None else known.cause,
         },
     )  # fmt: skip
+
+
+def _printed_zeros(module: str) -> str:
+    """Code that prints which part of what a module is given is 0."""
+    return (
+        f"{module_code(module)}.register_forward_pre_hook(\n"
+        "    lambda module, args: print([float((each == 0).float().mean()) for each in args "
+        "if torch.is_tensor(each)]))"
+    )
 
 
 _DEAD = (
@@ -333,42 +339,46 @@ def _finding(evidence: Evidence, first: Vanished, others: list[Vanished], points
     since = _zero_since(evidence, first.tensor) if is_zero else first.since
     step = since if is_zero and since is not None else step
     where = place(step, rank)
-    is_term = is_zero and since is not None and _is_term(evidence, first.tensor, since)
-    cut = _cut(evidence, first.tensor, since) if is_zero and since is not None and not is_term else ""
-    module = entry.fqn.rpartition(".")[0]
-    stop = evidence.whole_stop if since is None else min(since + LASTING, evidence.whole_stop)
-    is_weight = entry.fqn.rpartition(".")[2] == "weight"
-    is_dead = is_weight and is_zero and since is not None and not is_term and not cut and since < stop
-    is_dead = is_dead and module in _given_zeros(evidence, since or 0, stop)
-    causes = (
-        _TERM if is_term
-        else (_CUT.format(cut), _TEST) if cut
-        else (_DEAD_BEFORE.format(module or "the model"),) if is_dead
-        else ()
-    )  # fmt: skip
-    where_class = "weight" if is_term else "dead_units" if is_dead else "backward_arithmetic"
+    known = _cause_of_zeros(evidence, first.tensor, since) if is_zero and since is not None else None
     text = (
         "has been zero in every element since"
         if is_zero
         else f"has vanished: it is {2.0**first.fall:.2g} times below {first.against}"
     )
     return Finding(
-        severity="info" if is_term else "",
+        severity="info" if known is not None and known.is_meant else "",
         rank=rank, step=step, tensor=entry.fqn, kind=entry.kind, subject="vanishing",
         summary=f"{where}: {the(entry)} {text}.",
-        evidence=(*_evidence(evidence, first, others, points, ranks), *causes),
-        remedy=(
-            (_LEAVE_OUT,) if is_term
-            else (_straight_through(cut),) if cut
-            else (_alive(module),) if is_dead
-            else tuple(_remedies())
-        ),
+        evidence=(*_evidence(evidence, first, others, points, ranks), *(() if known is None else known.sentences)),
+        remedy=tuple(_remedies()) if known is None else (known.remedy,),
         facts={
             "fall_bits": first.fall, "against": first.against, "all_zero": is_zero,
-            **({"cause_class": where_class, "where": module} if cut or is_term or is_dead else {}),
+            **({} if known is None else {"cause_class": known.cause, "where": entry.fqn.rpartition(".")[0]}),
             **({} if since is None else {"since_step": since}),
         },
     )  # fmt: skip
+
+
+class CauseOfZeros(msgspec.Struct, frozen=True):
+    """Why a gradient is 0 since a step. `is_meant`: it may well be."""
+
+    cause: str
+    sentences: tuple[str, ...]
+    remedy: Remedy
+    is_meant: bool = False
+
+
+def _cause_of_zeros(evidence: Evidence, tensor: int, since: int) -> CauseOfZeros | None:
+    """None where nothing that was recorded says it."""
+    if _is_term(evidence, tensor, since):
+        return CauseOfZeros("weight", _TERM, _LEAVE_OUT, is_meant=True)
+    if cut := _cut(evidence, tensor, since):
+        return CauseOfZeros("backward_arithmetic", (_CUT.format(cut), _TEST), _straight_through(cut))
+    module, _, name = evidence.tensors.entries[tensor].fqn.rpartition(".")
+    stop = min(since + LASTING, evidence.whole_stop)
+    if name == "weight" and since < stop and module in _given_zeros(evidence, since, stop):
+        return CauseOfZeros("dead_units", (_DEAD_BEFORE.format(module or "the model"),), _alive(module))
+    return None
 
 
 _DEAD_BEFORE = (
@@ -383,9 +393,7 @@ def _alive(module: str) -> Remedy:
         f"Look at what comes right before {module or 'the model'}: a bias or weights that fell so far that its ReLU "
         "gives 0 for every row, as by one large update or by code that writes to them. Units that are dead stay so: go "
         "back to a checkpoint from before, or initialise them anew.",
-        f"{module_code(module)}.register_forward_pre_hook(\n"
-        "    lambda module, args: print([float((each == 0).float().mean()) for each in args "
-        "if torch.is_tensor(each)]))",
+        _printed_zeros(module),
         "its bias gets a gradient, and its weight none",
     )
 

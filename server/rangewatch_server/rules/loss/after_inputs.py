@@ -1,7 +1,7 @@
 """Whether the loss rises where what the model is given, or its targets, become another size for good, where code other
 than the optimizer has written to the weights, which it seldom does, or where a learning rate became far higher than it
-ever was. Where it is known when to expect it, fewer
-values show a rise than at any other step: a loss that falls hides its own jumps for tens of steps.
+ever was. Where it is known when to expect it, fewer values show a rise than at any other step: a loss that falls hides
+its own jumps for tens of steps.
 """
 
 from __future__ import annotations

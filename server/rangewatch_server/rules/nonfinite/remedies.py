@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite import operations
@@ -48,7 +49,7 @@ from rangewatch_server.rules.nonfinite.forward import LARGE_BITS
 from rangewatch_server.rules.nonfinite.optimizer import optimizer_of
 from rangewatch_server.rules.nonfinite.origin import Origin
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, name_of, range_text
-from rangewatch_server.rules.phrases import in_bfloat16, in_float32, module_code, module_path
+from rangewatch_server.rules.phrases import in_bfloat16, in_float32, module_path
 from rangewatch_server.rules.rule import Remedy
 from rangewatch_server.rules.trend import Growth
 
@@ -272,14 +273,7 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
             "Run the same steps from a checkpoint on another GPU, and test this one: dcgmi diag -r 3.", "", because
         )
     elif best.cause == "weight" and origin.kind != "weight" and (large := initially_large(case)) is not None:
-        yield Remedy(
-            f"Look at how the weights of {large[0]} are initialised: a deviation of about 1 / sqrt(its inputs) keeps "
-            "what it gives as large as what it is given.",
-            f"layer = {module_code(module_path(case.view.entries, large[0]))}\n"
-            "for name, weight in layer.named_parameters():\n"
-            "    print(name, weight.std(), weight[0].numel() ** -0.5)  # the second is usual",
-            because,
-        )
+        yield initial_gain.remedy(case.evidence, large[0], because)
     elif best.cause == "weight" and origin.kind not in ("weight", "data", "optimizer"):
         yield Remedy(
             "See what wrote to the weights right before: a checkpoint or a copy that was loaded, or code that sets "

@@ -32,6 +32,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
             return
 
 
+PRINT_DECAY = "for group in optimizer.param_groups:\n    print(group['lr'], group.get('weight_decay'))"
+
+
 def _runaway(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
     rank = only_rank(evidence)
     newest = [each for _, each in evidence.details(Optimizers)][-1]
@@ -81,7 +84,7 @@ def _decayed(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Findi
             Remedy(
                 "Make the weight decay smaller where it is set, and where a schedule moves it; and go back to a "
                 f"checkpoint from before step {event.step}.",
-                "for group in optimizer.param_groups:\n    print(group['lr'], group.get('weight_decay'))",
+                PRINT_DECAY,
                 "the optimizer's own parameter groups were read",
             ),
         ),
@@ -106,7 +109,7 @@ def _grown(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding
             Remedy(
                 "Give the weight decay as a number of 0 or more, where it is set and where a schedule moves it; and go "
                 f"back to a checkpoint from before step {event.step}.",
-                "for group in optimizer.param_groups:\n    print(group['lr'], group.get('weight_decay'))",
+                PRINT_DECAY,
                 "the optimizer's own parameter groups were read",
             ),
         ),

@@ -82,7 +82,7 @@ def _finding(known: RepeatedRandom, rank: int | None, are_inputs_same: bool | No
                 "    torch.manual_seed(7 + epoch)  # in place of the same number in each epoch\n"
                 "with torch.random.fork_rng():  # around an evaluation: what the training draws goes on behind it\n"
                 "    torch.manual_seed(0)",
-                "the state of torch's generator was read in each step",
+                "the state of torch's generator was read before each of these forwards",
             ),
         ),
         facts={"period": known.period, "are_inputs_same": are_inputs_same, "cause_class": "data"},
@@ -93,12 +93,12 @@ RULE = Rule(
     name="repeated_random",
     title="Random numbers repeat",
     severity="warning",
-    explanation="Torch's generator on the host is, in each of four steps in a row or more, in the state in which it "
-    "was a number of steps before: the seed is set to the same number again and again, such as at the top of each "
-    "epoch, or before each evaluation. What is drawn from it repeats: dropout, noise, augmentation, the order of rows, "
-    "and batches that are made as they are needed. A warning where the batches are the same too, and else info. The "
-    "state is read before each step's first forward; generators of an accelerator, of one's own, of Python and of "
-    "NumPy are not. Steps that are made again after a checkpoint was loaded do not count.",
+    explanation="Torch's generator on the host is, at four looks in a row or more, in the state in which it was a "
+    "number of steps before: the seed is set to the same number again and again, such as at the top of each epoch, or "
+    "before each evaluation. What is drawn from it repeats: dropout, noise, augmentation, the order of rows, and "
+    "batches that are made as they are needed. A warning where the batches are the same too, and else info. The state "
+    "is looked at before each step's first forward, after 1,024 steps of each fourth; generators of an accelerator, of "
+    "one's own, of Python and of NumPy are not. Steps that are made again after a checkpoint was loaded do not count.",
     check=check,
     explains=("repeated_order",),
 )

@@ -79,9 +79,8 @@ def of_data(
             )
         elif is_read:
             text += (
-                ", nor did the size of its targets: which target is of which row, or how the loss is computed, is what "
+                ", nor did the size of its targets: which target is of which row, or how the loss is computed, is left."
             )
-            text += "is left."
         else:
             text += ": its targets, or how its loss is computed, are what is left."
         yield Candidate("data", 0.8 if gradients else 0.55, (text,), () if known else against)
