@@ -31,6 +31,9 @@ CONTEXT_TENSORS = 64
 LARGE_WEIGHT = 1e6
 """Magnitude from which a parameter is listed beside a NaN or Inf, wherever in the model it is."""
 
+UNWRITTEN = 1e30
+"""Value from which a buffer is: it holds what the memory was."""
+
 CONTEXT_ELEMENTS = 1 << 25
 """Elements that are read for it: some tenths of a second on a CPU. A parameter's count a sixteenth each."""
 

@@ -170,6 +170,25 @@ class TestWeight:
         assert (finding.facts["origin"], finding.facts["cause"]) == expected
         assert f"The optimizer is Adam with lr 0.001, eps {eps:g}." in text(finding)
 
+    @pytest.mark.parametrize(
+        ("lr", "name", "is_written"), [(1.0, "Adam", True), (1e36, "Adam", False), (1e30, "SGD", False)]
+    )
+    def test_at_a_large_rate(self, recording: Recording, lr: float, name: str, is_written: bool) -> None:
+        """Adam moves an element by a few thousand times its rate at most."""
+        state = [facts("exp_avg", 1e7, dtype="float32"), facts("exp_avg_sq", 1e-4, dtype="float32")]
+        known = {"class": name, "parameter": "up.weight", "lr": lr, "eps": 1e-8, "state": state}
+        finding = found(recording, UP, seen(MODEL[UP], weights=self.BAD_WEIGHT, optimizer=known))
+        assert (finding.facts["cause"] == "written") == is_written
+        assert ("the optimizer's update did it" not in text(finding)) == is_written
+        assert ("Look at what writes to up.weight" in finding.remedy[0].text) == is_written
+
+    @pytest.mark.parametrize(("size", "cause"), [(1e5, "weight"), (1.0, "data")])
+    def test_of_a_model_whose_inputs_are_large(self, recording: Recording, size: float, cause: str) -> None:
+        """A bounded layer before it hides their size: what was given before shows it."""
+        event = seen(MODEL[UP], weights=self.BAD_WEIGHT, model_inputs=[facts("input[0]", 1.03e5, dtype="float32")])
+        finding = found(recording, UP, event, series={"input_rms": size})
+        assert finding.facts["cause_class"] == cause
+
     @pytest.mark.parametrize(("zeros", "expected"), [(12, ("optimizer", "zero")), (11, ("weight", ""))])
     def test_whose_gradients_were_all_zero(self, recording: Recording, zeros: int, expected: tuple[str, str]) -> None:
         """As behind a zero-initialised layer in the step after it was thawed: of its gradient nothing is recorded."""

@@ -259,6 +259,18 @@ def test_a_part_of_a_parameter_that_code_between_the_modules_uses(recording: Rec
     assert "may have been so since the run began" in text(finding)
 
 
+@pytest.mark.parametrize(("name", "is_near"), [("table", True), ("other.table", False)])
+def test_a_buffer_as_the_memory_was(recording: Recording, name: str, is_near: bool) -> None:
+    """Of a module around the first that is bad; code between them computed with it."""
+    table = facts(name, 2e37, dtype="float32") | {"is_buffer": True, "peak_count": 1, "rest_amax": 0.3}
+    finding = found(recording, 2, seen(MODEL[2], large_weights=[table], inputs=[facts("input[0]", nan=8)]))
+    assert (finding.facts["origin"], finding.facts["where"]) == (("weight", "table") if is_near else ("between", ""))
+    if is_near:
+        assert finding.summary.endswith("; the buffer table held far too large values.")
+        assert "magnitudes up to 2e+37" in text(finding) and "was not finite" not in text(finding)
+        assert finding.remedy[0].text.startswith("Compute table anew")
+
+
 def test_a_parameter_that_is_bad_as_a_whole_was_not_initialised_so(recording: Recording) -> None:
     """As where code between the modules adds one that the last update made NaN."""
     large = facts("places", nan=32, dtype="float32")

@@ -334,9 +334,12 @@ class NonfiniteContext:
 
     def _large_weights(self, reader: TensorReader) -> tuple[TensorDetails, ...]:
         model = self._module("")
-        named = () if model is None else ((name, each) for name, each in model.named_parameters() if not is_lazy(each))
+        if model is None:
+            return ()
+        named = ((name, each) for name, each in model.named_parameters() if not is_lazy(each))
         read = (known for each in named if (known := reader.large(*each)) is not None)
-        return tuple(islice(read, limits.CONTEXT_TENSORS))
+        buffers = (known for each in _staying_buffers(model) if (known := _unwritten_buffer(*each, reader)) is not None)
+        return tuple(islice((*islice(buffers, _MOST_BUFFERS), *read), limits.CONTEXT_TENSORS))
 
     def _module(self, fqn: str) -> nn.Module | None:
         return next((module for module, name in self._fqns.items() if name == fqn), None)
@@ -371,6 +374,27 @@ def _stays(module: nn.Module, name: str) -> bool:
     """Whether this forward has hardly written the buffer: running statistics and codebooks are written in training, and
     are in checkpoints."""
     return not module.training or name in getattr(module, "_non_persistent_buffers_set", ())
+
+
+def _staying_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for path, module in model.named_modules():
+        for name, each in module.named_buffers(recurse=False):
+            if each.is_floating_point() and not is_lazy(each) and _stays(module, name):
+                yield (f"{path}.{name}" if path else name), each
+
+
+@torch.no_grad()
+def _unwritten_buffer(name: str, buffer: Tensor, reader: TensorReader) -> TensorDetails | None:
+    """One that holds NaN, or values that only memory holds that nobody wrote to; None of others. Masks have values
+    next to the limit too: below 0, or at it; and what stands for "far away" is one value."""
+    known = reader.large(name, buffer)
+    if known is None:
+        return None
+    if not known.nan_count:
+        odd = buffer[(buffer > limits.UNWRITTEN) & (buffer < 0.9 * torch.finfo(buffer.dtype).max)]
+        if not odd.numel() or buffer.numel() == 1 or (odd.numel() > 1 and bool((odd == odd[0]).all())):
+            return None
+    return msgspec.structs.replace(known, is_buffer=True)
 
 
 def _bad_buffer(name: str, buffer: Tensor, reader: TensorReader) -> TensorDetails | None:

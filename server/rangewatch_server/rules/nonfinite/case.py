@@ -228,6 +228,11 @@ class Case:
         return next((each for each in self._large_weights if _is_single(each) and not self.may_be_update(each)), None)
 
     @property
+    def bad_buffer(self) -> TensorDetails | None:
+        """A buffer of the module, or of one around it, that held NaN or what memory holds that nobody wrote to."""
+        return next((each for each in self._buffers if _is_around(each.name.rpartition(".")[0], self.entry.fqn)), None)
+
+    @property
     def bad_elsewhere(self) -> tuple[TensorDetails, ...]:
         """The parameters, of any module, that held NaN or Inf, or next to the limit of float32, in this forward;
         without masks, where -Inf is meant."""
@@ -235,6 +240,14 @@ class Case:
 
     @property
     def _large_weights(self) -> tuple[TensorDetails, ...]:
+        return tuple(each for each in self._listed if each.noun == "weight")
+
+    @property
+    def _buffers(self) -> tuple[TensorDetails, ...]:
+        return tuple(each for each in self._listed if each.noun == "buffer")
+
+    @property
+    def _listed(self) -> tuple[TensorDetails, ...]:
         return tuple((self.context.large_weights if self.context is not None else None) or ())
 
     def may_be_update(self, weight: TensorDetails) -> bool:

@@ -203,6 +203,8 @@ def _seen(case: Case, origin: Origin) -> str:
         return f"{of}, and its output was not."
     if origin.kind == "reduction":
         return "Before it nothing in this step was NaN or Inf."
+    if origin.kind == "weight" and case.bad_buffer is not None and not case.bad_buffer.is_bad:
+        return f"The buffer {origin.where} held values that only memory holds to which nobody wrote."
     return _SEEN[origin.kind].format(where=origin.where, noun="buffer" if origin.cause == "buffer" else "weight")
 
 
@@ -667,7 +669,9 @@ def _data(case: Case, origin: Origin) -> Iterator[Candidate]:
     if not inputs:
         return
     largest = max(inputs, key=lambda each: each.amax)
-    before = _first_output_before(case)
+    before, given = _first_output_before(case), _given_before(case)
+    if given is not None and np.log2(largest.amax / given) < DATA_BITS:  # a layer may bound what it is given
+        return
     grown = before is not None and np.log2(largest.amax / before) >= DATA_BITS
     if grown or headroom(largest.dtype, largest.amax) < NEAR_LIMIT_BITS:
         shape = "" if largest.shape is UNSET else f" of shape {list(largest.shape)}"
@@ -724,6 +728,15 @@ def _is_given_as_usual(case: Case) -> bool:
             return False
         known = True
     return known
+
+
+def _given_before(case: Case) -> float | None:
+    """The largest root mean square of an input of the model in the steps before, from samples of its elements."""
+    evidence, step = case.evidence, case.bad.step
+    low = max(evidence.start, step - HISTORY)
+    parts = [evidence.series(name, low, step, case.bad.rank) for name in INPUTS if evidence.has_series(name)]
+    values = [value for part in parts for value in part[np.isfinite(part) & (part > 0)]]
+    return float(max(values)) if values else None
 
 
 def is_repeated(case: Case) -> np.ndarray:

@@ -44,8 +44,9 @@ SEND = (
 )
 
 BAD_BUFFERS = (
-    "bad = [name for name, each in model.named_buffers() if each.is_floating_point() and each.isnan().any()]\n"
-    'assert not bad, f"NaN: {bad}"'
+    "floats = [(name, each) for name, each in model.named_buffers() if each.is_floating_point()]\n"
+    "bad = [name for name, each in floats if each.isnan().any() or (each.isfinite() & (each > 1e30)).any()]\n"
+    'assert not bad, f"NaN, or not written to: {bad}"'
 )
 
 BAD_PARAMETERS = (

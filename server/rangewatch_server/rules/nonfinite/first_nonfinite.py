@@ -271,6 +271,8 @@ def _clause(origin: Origin, case: Case) -> str:
         return f"; one element of the weight {origin.where} had become far too large"
     if origin.cause == "part":
         return f"; the weight {origin.where}, which code between the modules used, held it already"
+    if origin.cause == "buffer" and case.bad_buffer is not None and not case.bad_buffer.is_bad:
+        return f"; the buffer {origin.where} held far too large values"
     if origin.kind in ("weight", "optimizer") and case.entry.kind == "output":
         return f"; its {'buffer' if origin.cause == 'buffer' else 'weight'} {origin.where} held it already"
     if origin.kind == "loss" and (made := _operation(case)):

@@ -117,11 +117,16 @@ def _divides_by_zero(optimizer: OptimizerDetails) -> bool:
     )
 
 
+MOST_OF_ADAM = 2.0**12
+"""Times its rate that Adam moves an element at most: 32 by its squares, more where these have underflowed."""
+
+
 def _is_innocent(optimizer: OptimizerDetails) -> bool:
     """Whether its last update was finite: it is of a class that adds no more to a weight than its state and lr show."""
-    is_known = optimizer.name in ("Adam", "AdamW", "SGD") and optimizer.lr is not None and optimizer.lr < 1.0
+    is_known = optimizer.name in ("Adam", "AdamW", "SGD") and optimizer.lr is not None
     largest = max((each.amax for each in optimizer.state), default=0.0)
-    is_small = all(headroom(each.dtype, largest) > NEAR_BITS for each in optimizer.state)
+    moved = max(optimizer.lr or 0.0, 1.0) * (largest if optimizer.name == "SGD" else max(largest, MOST_OF_ADAM))
+    is_small = all(headroom(each.dtype, moved) > NEAR_BITS for each in optimizer.state)
     is_clean = bool(optimizer.state) and not any(each.is_bad for each in made_of_gradients(optimizer))
     return is_known and is_clean and is_small and not _divides_by_zero(optimizer)
 

@@ -49,6 +49,8 @@ def _output(case: Case) -> Origin:
         return _weight(case, case.bad_weights)
     if case.flipped is not None and not case.flipped.is_bad and not case.is_first_step():
         return _flipped(case, case.flipped)
+    if case.bad_buffer is not None and not forward.is_masked(case):
+        return _weight(case, (case.bad_buffer,))
     if case.bad_inputs and not forward.is_masked(case):
         return _by_parameter(case) or _between(case, case.bad_inputs[0].name)
     return Origin("forward", case.entry.fqn, tuple(forward.sentences(case)), forward.cause_of(case))
@@ -183,7 +185,7 @@ def _used_outside(case: Case, held: tuple[TensorDetails, ...]) -> Origin:
 
 def _held_text(each: TensorDetails) -> str:
     what = counts(each) if each.is_bad else f"magnitudes up to {each.amax:.3g}"
-    return f"The weight {each.name} held {what} as this forward used it."
+    return f"The {each.noun} {each.name} held {what} as this forward used it."
 
 
 def _own_weight(case: Case) -> Origin:
@@ -196,7 +198,7 @@ def _own_weight(case: Case) -> Origin:
 
 def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
     first = bad[0]
-    reported = [f"The {each.noun} {each.name} held {counts(each)} as this forward used it." for each in bad[:3]]
+    reported = [_held_text(each) for each in bad[:3]]
     if case.is_first_step():
         if not case.is_loaded:
             reported.append("No step before it is recorded: it was loaded, or initialised, so.")
@@ -209,7 +211,7 @@ def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
         )
         return Origin("weight", first.name, tuple(reported), "buffer")
     fault = optimizer_fault(case, first.name)
-    reported += _turned_bad(case, first.name, is_given_so=fault == "state")
+    reported += _turned_bad(case, first.name, fault)
     reported += optimizer_sentences(case, first.name)
     if fault in ("", "growth") and _is_of_zero_gradient(case, first):
         reported.append("All of it is NaN though the gradient was 0: an update that divides by a norm of 0 gives that.")
@@ -217,8 +219,8 @@ def _weight(case: Case, bad: tuple[TensorDetails, ...]) -> Origin:
     return Origin("optimizer" if fault not in ("", "written") else "weight", first.name, tuple(reported), fault)
 
 
-def _turned_bad(case: Case, name: str, *, is_given_so: bool) -> Iterator[str]:
-    """`is_given_so`: the optimizer was given what was not finite."""
+def _turned_bad(case: Case, name: str, fault: str) -> Iterator[str]:
+    """`fault`: of the optimizer; "state" where it was given what was not finite."""
     before = case.bad.step - 1
     what = "The forward" if found_inf(case) else "All that was recorded"
     if "Embedding" in case.entry.module:
@@ -235,8 +237,10 @@ def _turned_bad(case: Case, name: str, *, is_given_so: bool) -> Iterator[str]:
         step, amax = last
         when = "that step" if step == before else f"step {step}, the last of which it is known,"
         was = "0 in all elements" if amax == 0 else f"finite, {range_text(case.view.entries[gradient].dtype, amax)}"
-        if is_given_so:
+        if fault == "state":
             yield f"Its gradient at {when.rstrip(',')}, as the backward made it, was {was}."
+        elif fault == "written":
+            yield f"Its gradient at {when.rstrip(',')} was {was}."
         else:
             yield (
                 f"Its gradient at {when} was {was}: the optimizer's update did it, or what changed the gradient before "

@@ -363,13 +363,20 @@ def _weight(case: Case, origin: Origin) -> Iterator[Remedy]:
     if origin.cause == "buffer":
         yield Remedy(
             f"Compute {origin.where} anew after loading or to_empty(), and look at what writes it.", BAD_BUFFERS,
-            "it was not finite when the forward used it, and no optimizer writes it",
+            "it held what is no number, or far too large, when the forward used it, and no optimizer writes it",
         )  # fmt: skip
         return
     if case.is_first_step():
         yield Remedy(
             "Look for parameters that are not finite right after building or loading the model.", BAD_PARAMETERS,
             "it was so at the first step that is recorded",
+        )  # fmt: skip
+        return
+    if origin.cause == "written":
+        yield Remedy(
+            f"Look at what writes to {origin.where} between step {case.bad.step - 1} and this one: a checkpoint that "
+            "is loaded, or was saved in a format with a smaller range, an average, a reset. Check the parameters after "
+            "it.", BAD_PARAMETERS, "its last update was finite",
         )  # fmt: skip
         return
     yield Remedy(

@@ -328,3 +328,35 @@ def test_a_buffer_that_the_forward_has_not_written(ingest: IngestDouble, bad: st
     buffers = [each["name"] for each in known["weights"] if each.get("is_buffer")]
     assert (step, known["fqn"]) == (2, "0")
     assert buffers == {"angle": ["0.angle"], "mean in eval": ["0.mean"]}.get(bad, [])
+
+
+class Times(nn.Module):
+    """Code that computes with a table before its module does."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("table", table, persistent=False)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out((x * self.table * 1e30).sin())
+
+
+@pytest.mark.parametrize(
+    ("table", "is_told"),
+    [
+        ([0.5, 1e-38, 2e37, 7e30], True),
+        ([0.5, 1.0, 2e37, 2e37], False),
+        ([0.5, 1.0, 3.4e38, -3.4e38], False),
+        ([0.5, 1.0, -INF, INF], False),
+    ],
+    ids=["memory", "a value for what is far away", "limits", "infinities"],
+)
+def test_a_table_as_the_memory_was(ingest: IngestDouble, table: list[float], is_told: bool) -> None:
+    model = nn.Sequential(Times(torch.tensor(table)))
+    with rangewatch.attach(model, url=ingest.url) as handle:
+        model(torch.full((3, 4), 100.0))
+        handle.step()
+    ((_, data),) = reported(ingest)
+    listed = [(each["name"], each["is_buffer"]) for each in data["large_weights"]]
+    assert (data["fqn"], listed) == ("0.out", [("0.table", True)] if is_told else [])

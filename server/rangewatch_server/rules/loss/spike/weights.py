@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -219,10 +219,17 @@ def of_written(evidence: Evidence, step: int) -> list[Candidate]:
     size = f" by up to {change:.3g}" if np.isfinite(change) else ""
     text = (
         f"Between the update of step {when - 1} and the forward of step {when} code other than the optimizer changed "
-        f"the weights: {' and '.join(names) or 'those that are compared'}{size}."
+        f"the weights: {_either(names)}{size}."
     )
     against = ("whether all others were changed too: these alone are compared in each step.",)
     return [Candidate("weight", 0.92, (text,), against)]
+
+
+def _either(names: Sequence[str]) -> str:
+    """What is compared: the series has the largest change of all of them."""
+    if not names:
+        return "those that are compared"
+    return names[0] if len(names) == 1 else f"{' or '.join(names)}, or {'both' if len(names) == 2 else 'all of them'},"
 
 
 def of_weight(
