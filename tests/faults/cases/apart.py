@@ -43,4 +43,9 @@ def each_rank_clips_by_a_norm_of_its_own_after_it_has_reduced_by_hand(job: Job) 
     apart.by_hand(job, own_clip=True)
 
 
+@planted("replicas", "replica_mismatch", rank=None, step=range(0, 102), ranks=2, against=NOT_APART)
+def gradients_are_reduced_to_the_first_rank_alone_by_hand(job: Job) -> None:
+    apart.by_hand(job, to_the_first=True)
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

@@ -73,20 +73,21 @@ def train(
             watch.log(loss=loss.item())
 
 
-def _average(tensors: Iterator[Any]) -> None:
+def _average(tensors: Iterator[Any], *, to_the_first: bool = False) -> None:
     for each in tensors:
         local: Tensor = getattr(each, "_local_tensor", each)
-        dist.all_reduce(local)
+        dist.reduce(local, 0) if to_the_first else dist.all_reduce(local)
         local /= dist.get_world_size()
 
 
 def by_hand(
     job: Job, steps: int = 150, *, own_seed: bool = False, own_clip: bool = False, skips_from: int = -1,
-    alone_from: int = -1, experts: bool = False, **options: Any,
+    alone_from: int = -1, experts: bool = False, to_the_first: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """A loop that reduces its gradients itself. `own_clip`: each rank clips what was reduced by the norm that its own
     gradients had. `skips_from`: from that step on each rank trains an expert of its own, and passes over gradients that
-    are None. `alone_from`: from that step on nothing is reduced. `experts`: a rank's expert is never reduced."""
+    are None. `alone_from`: from that step on nothing is reduced. `experts`: a rank's expert is never reduced.
+    `to_the_first`: the first rank alone gets what is reduced."""
     torch.manual_seed(job.seed + (job.rank if own_seed else 0))
     model = TwoExperts() if skips_from >= 0 or experts else net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -104,7 +105,7 @@ def by_hand(
             norm = torch.stack([each.grad.norm() for each in model.parameters() if each.grad is not None]).norm()
             if not 0 <= alone_from <= step:
                 reduced = (each for name, each in model.named_parameters() if not (experts and "expert" in name))
-                _average(each.grad for each in reduced if each.grad is not None)
+                _average((each.grad for each in reduced if each.grad is not None), to_the_first=to_the_first)
             if own_clip:
                 for each in model.parameters():
                     each.grad *= min(1.0, 0.5 / norm.item())

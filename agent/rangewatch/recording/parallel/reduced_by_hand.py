@@ -1,5 +1,7 @@
 """Which gradients the loop itself reduces over all ranks, by `torch.distributed.all_reduce`, before its update.
 
+By `reduce` as well, which alone gives the sum to one rank, and with `broadcast` to all.
+
 Such parameters are replicas as those that DistributedDataParallel wraps are, and nothing keeps them so: no one sends
 rank 0's weights to the others, and no one sees to it that all ranks reduce the same. A gradient is known by the memory
 that the call was given, and by that still being the same: memory that was reduced and let go of, as an activation's,
@@ -63,7 +65,7 @@ class ReducedByHand:
         """Hear of reductions while it is wanted, and for good once one was of a gradient."""
         if self._listener is None and is_wanted and dist.is_available():
             self._listener = Guarded(guard, "reductions by hand", self._reduced)
-            _AllReduce.listen(self._listener)
+            _Reductions.listen(self._listener)
         elif self._listener is not None and not is_wanted and not self._known:
             self.forget()
 
@@ -71,7 +73,7 @@ class ReducedByHand:
         """Hear of none any more."""
         listener, self._listener = self._listener, None
         if listener is not None:
-            _AllReduce.forget(listener)
+            _Reductions.forget(listener)
 
     def begin_step(self) -> None:
         """A step is open: nothing was reduced in it yet."""
@@ -123,37 +125,40 @@ class ReducedByHand:
         return known if of is not None and of() is parameter else None
 
 
-class _AllReduce:
-    """The method that torch's `all_reduce` calls, wrapped once a process while anybody listens.
+class _Reductions:
+    """The methods that torch's `all_reduce` and `reduce` call, wrapped once a process while anybody listens.
 
-    The function itself stays as it is: Dynamo compares it with what it compiles, and fails at another in its place.
+    The functions themselves stay as they are: Dynamo compares them with what it compiles, and fails at others in their
+    place.
     """
 
     _listeners: tuple[Guarded, ...] = ()
     """Replaced and never changed: any thread may reduce."""
-    _function = PatchedFunction(getattr(dist, "ProcessGroup", None), "allreduce")
+    _functions = tuple(PatchedFunction(getattr(dist, "ProcessGroup", None), name) for name in ("allreduce", "reduce"))
     _lock = threading.Lock()
 
     @classmethod
     def listen(cls, listener: Guarded) -> None:
         with cls._lock:
             cls._listeners = (*cls._listeners, listener)
-            cls._function.install(cls._around)
+            for each in cls._functions:
+                each.install(cls._around)
 
     @classmethod
     def forget(cls, listener: Guarded) -> None:
         with cls._lock:
             cls._listeners = tuple(each for each in cls._listeners if each is not listener)
             if not cls._listeners:
-                cls._function.remove()
+                for each in cls._functions:
+                    each.remove()
 
     @classmethod
     def _around(cls, own: Callable[..., Any]) -> Callable[..., Any]:
-        def allreduce(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def reduced(group: Any, *args: Any, **kwargs: Any) -> Any:
             given = args[0] if args else kwargs.get("tensors", kwargs.get("tensor", ()))
             for each in () if _is_compiling() else cls._listeners:
                 each(group, given)
             return own(group, *args, **kwargs)
 
-        run_eagerly(allreduce)
-        return allreduce
+        run_eagerly(reduced)
+        return reduced

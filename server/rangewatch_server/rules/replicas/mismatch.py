@@ -167,8 +167,8 @@ def _keep_alike(differing: int, compared: int, *, is_by_hand: bool) -> Remedy:
     if is_by_hand:
         return Remedy(
             "Let every rank reduce the same gradients in the same order, and all of them: the n-th all_reduce of one "
-            "rank is summed with the n-th of the others, whatever it was given. One that is None on some ranks is to "
-            "be reduced as zeros. And let nothing of this rank's own come between that and the update (clipping, "
+            "rank is summed with the n-th of the others, whatever it was given, and reduce gives the sum to one rank "
+            "alone. One that is None on some ranks is to be reduced as zeros. And let nothing of this rank's own come between that and the update (clipping, "
             "noise, a loss scale, a learning rate, a skipped update).",
             "for each in model.parameters():\n"
             "    if each.requires_grad:\n"
@@ -405,7 +405,7 @@ def _evidence(
         )
     elif is_reduced_by_hand(evidence) and not diff.axes:
         yield (
-            "That ranks are to hold the same is known by the loop's own all_reduce of these gradients over all ranks, "
+            "That ranks are to hold the same is known by the loop's own reduction of these gradients over all ranks, "
             "before each update that was looked at."
         )
     if is_of_devices:

@@ -53,6 +53,15 @@ def test_what_is_reduced_is_known_by_its_memory(reductions: ReducedByHand) -> No
     assert known(reductions, parameters) == ["", "", None]
 
 
+def test_what_is_reduced_to_one_rank_is_known_too(reductions: ReducedByHand) -> None:
+    weight, bias = parameters = with_gradients()[:2]
+    assert weight.grad is not None
+    dist.reduce(weight.grad, dst=0)
+    reductions.find(parameters)
+    assert known(reductions, parameters) == ["", None]
+    assert bias.grad is not None
+
+
 def test_memory_that_was_let_go_of_may_be_a_gradient_s_next(reductions: ReducedByHand) -> None:
     parameter, memory = nn.Parameter(torch.ones(1000)), bytearray(4000)
     activation = torch.frombuffer(memory, dtype=torch.float32)
