@@ -168,8 +168,8 @@ def _keep_alike(differing: int, compared: int, *, is_by_hand: bool) -> Remedy:
         return Remedy(
             "Let every rank reduce the same gradients in the same order, and all of them: the n-th all_reduce of one "
             "rank is summed with the n-th of the others, whatever it was given, and reduce gives the sum to one rank "
-            "alone. One that is None on some ranks is to be reduced as zeros. And let nothing of this rank's own come between that and the update (clipping, "
-            "noise, a loss scale, a learning rate, a skipped update).",
+            "alone. One that is None on some ranks is to be reduced as zeros. And let nothing of this rank's own come "
+            "between that and the update (clipping, noise, a loss scale, a learning rate, a skipped update).",
             "for each in model.parameters():\n"
             "    if each.requires_grad:\n"
             "        if each.grad is None:\n"
