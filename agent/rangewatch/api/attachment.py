@@ -605,8 +605,8 @@ def _add_hooks(
     agent.at_end.append(rate.flush)
 
     def add(optimizer: Any) -> None:
-        readers = (optimizers, updates, moments, samples)
-        _add_optimizer_reads(agent, optimizer, weights, updates, readers, parallel, kept, taken, sketches)
+        readers = (optimizers, updates, moments)
+        _add_optimizer_reads(agent, optimizer, weights, updates, readers, parallel, kept, taken, samples, sketches)
 
     for optimizer in optimizers.every():
         add(optimizer)
@@ -668,7 +668,8 @@ class ReadsOptimizer(Protocol):
 
 def _add_optimizer_reads(
     agent: Agent, optimizer: Any, weights: WeightReads, reads: OptimizerReads, readers: Sequence[ReadsOptimizer],
-    parallel: ParallelReads | None, kept: KeptGradients, taken: UpdateSamples, sketches: SketchReads | None,
+    parallel: ParallelReads | None, kept: KeptGradients, taken: UpdateSamples, samples: WeightSamples,
+    sketches: SketchReads | None,
 ) -> None:  # fmt: skip
     reference = ref(optimizer)  # DeepSpeed's optimizers hold their model
     updated = kept.of(optimizer)
@@ -688,6 +689,8 @@ def _add_optimizer_reads(
                 agent.guard.run("sketch", partial(sketches.before_update, reference(), has_gradients=has_gradients))
             if args:  # inside a compiled step weights are written when it is over
                 taken.before(reference())
+                if not has_closure(args):
+                    samples.before(reference())
             agent.cost.add(began_ns)
             agent.stop_at_overflow()
 
@@ -695,7 +698,7 @@ def _add_optimizer_reads(
         if agent.observer.is_active and not is_inner(args):
             began_ns = time.perf_counter_ns()
             updated()
-            for each in readers:
+            for each in (*readers, samples):
                 each.after(reference())
             taken.after()
             agent.cost.add(began_ns)

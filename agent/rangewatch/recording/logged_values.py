@@ -22,6 +22,7 @@ OWN_SERIES = frozenset(
     | {
         "weights_finite",
         "weights_written",
+        "sampled_gradient",
         "sampled_update",
         "clipped_norm",
         "eval_passes",

@@ -4,7 +4,8 @@ One or two small parameters are compared, whole, with what they were after the o
 no attached optimizer holds: in the last forward) when a step's first forward in training begins. A write to all weights
 shows there, one to another layer does not. Series `weights_written`: the largest change of an element, 0 where there is
 none. Series `sampled_update`: that of the first of them by the optimizer's own step, which no gradient shows where
-what the optimizer keeps is wrong. Nothing waits for a device, and no parameter is written.
+what the optimizer keeps is wrong. Series `sampled_gradient`: the largest magnitude of its gradient as the optimizer is
+given it, whatever the loop has made of it since the backward. Nothing waits for a device, and no parameter is written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rangewatch.recording.observer import ForwardListener, Observer, StepReader,
 from rangewatch.recording.tensor_names import clean_parameters
 from rangewatch.wire.events import SampledWeights
 
-SERIES, UPDATE = "weights_written", "sampled_update"
+SERIES, UPDATE, GRADIENT = "weights_written", "sampled_update", "sampled_gradient"
 
 FEWEST_ELEMENTS, MOST_ELEMENTS = 4, 4_096
 """Of a parameter that may be one of the samples: one element says little, and many take long."""
@@ -47,6 +48,19 @@ class Sample:
         """`id` of the attached optimizers that update it."""
         self._copy: Tensor | None = None
         self._change: Tensor | None = None
+
+    def gradient(self) -> Tensor | float | None:
+        """The largest magnitude of its gradient; None where it has none that can be read."""
+        parameter = self.parameter()
+        given = None if parameter is None else parameter.grad
+        if given is None:
+            return None
+        local = local_part(given.detach())
+        if local.layout is not torch.strided or not local.numel():
+            return None
+        with hidden_from_modes([local]):
+            largest = torch.linalg.vector_norm(local, float("inf"))
+            return float(largest) if local.is_cpu else largest
 
     def keep(self) -> None:
         """Copy what it is now."""
@@ -96,7 +110,8 @@ class WeightSamples(StepReader, ForwardListener):
         self._change: Tensor | float | None = None
         """Of the open step: recorded where it ends, so that a step that was never closed leaves nothing."""
         self._update: Tensor | float | None = None
-        """The last update's."""
+        self._gradient: Tensor | float | None = None
+        """Both of the last update."""
 
     def begin_step(self, step: int) -> None:
         """`step` is open: compare where its first forward begins."""
@@ -129,10 +144,16 @@ class WeightSamples(StepReader, ForwardListener):
         """The open step is about to be closed."""
         change, self._change = self._change, None
         update, self._update = self._update, None
-        if change is not None:
-            self._values.record(SERIES, self._step, change)
-        if update is not None:
-            self._values.record(UPDATE, self._step, update)
+        gradient, self._gradient = self._gradient, None
+        for name, value in ((SERIES, change), (UPDATE, update), (GRADIENT, gradient)):
+            if value is not None:
+                self._values.record(name, self._step, value)
+
+    def before(self, optimizer: Any) -> None:
+        """It is about to update its parameters."""
+        first = self._samples[0] if self._samples else None
+        if first is not None and id(optimizer) in first.holders and not _is_captured(first):
+            self._gradient = first.gradient()
 
     def after(self, optimizer: Any) -> None:
         """It has updated its parameters."""

@@ -105,6 +105,48 @@ def test_how_far_an_update_moved_the_first_of_them(ingest: IngestDouble) -> None
     assert moved[3] < 0.01 and moved[5] > 2 * moved[4]
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+def test_what_the_optimizer_is_given(ingest: IngestDouble, optimizer: type[torch.optim.Optimizer]) -> None:
+    """Of the last small parameter, after all that the loop makes of it; nothing where it is given none."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    updated = optimizer(model.parameters(), lr=1e-9)
+    given = {}
+    with rangewatch.attach(model, updated, url=ingest.url):
+        for step in range(6):
+            model(torch.randn(2, 3)).square().sum().backward()
+            if step == 2:
+                for each in model.parameters():
+                    assert each.grad is not None
+                    each.grad.mul_(1e6)
+            if step == 4:
+                model[2].bias.grad = None
+            else:
+                assert model[2].bias.grad is not None
+                given[step] = float(model[2].bias.grad.abs().max())
+            updated.step()
+            updated.zero_grad()
+    known = ingest.series("sampled_gradient")
+    assert {step: value for step, value in known.items() if step} == {step: given[step] for step in (1, 2, 3, 5)}
+    assert given[2] > 1e5 * given[1]
+
+
+def test_a_closure_has_yet_to_make_the_gradient(ingest: IngestDouble) -> None:
+    model = nn.Linear(3, 8)
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).square().sum()
+        loss.backward()
+        return float(loss.detach())
+
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(3):
+            optimizer.step(closure)
+    assert not ingest.series("sampled_gradient")
+
+
 def test_a_model_of_which_a_copy_is_trained(ingest: IngestDouble) -> None:
     """It is never called, and its optimizer has nothing to step with: what is known of it is that it stays."""
     model = nn.Linear(3, 8)

@@ -275,12 +275,12 @@ def clip_stands_before_the_backward(job: Job) -> None:
 NOT_GIVEN = (r"[Ll]ower the learning rate", r"[Mm]ask", "bfloat16", "leave out samples")
 
 
-@planted("clip", "unchanged_weights", step=range(60, 161), against=NOT_GIVEN)
+@planted("clip", "gradients_changed", step=130, against=NOT_GIVEN)
 def gradients_are_a_billion_times_as_large_in_one_update(job: Job) -> None:
     setups.enlarged(job, times=1e9)
 
 
-@planted("clip", "unchanged_weights", step=range(120, 225), against=NOT_GIVEN)
+@planted("clip", "gradients_changed", step=190, against=NOT_GIVEN)
 def gradients_are_a_hundred_million_times_as_large_in_one_update(job: Job) -> None:
     setups.enlarged(job, times=1e8, at=190, optimizer=torch.optim.Adam)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rangewatch.wire import events
-from rangewatch.wire.events import Clipping, UnscaledLoss
+from rangewatch.wire.events import Clipping, SampledWeights, UnscaledLoss
 from rangewatch.wire.records import Event
 from rangewatch_server.rules.gradients.changed_gradients import RULE as CHANGED
 from rangewatch_server.rules.loss_scale.clipped_scaled import RULE as SCALED
@@ -46,6 +46,38 @@ def test_gradients_that_explode_themselves_are_not_changed(recording: Recording)
     amax = np.ones((2, STEPS))
     amax[:, AT : AT + 8] = 3e5
     recording.write(LAYERS, STEPS, {"amax": amax}, series={"clipped_norm": norms((AT, 1e6))})
+    assert recording.diagnose(CHANGED).findings == ()
+
+
+SAMPLED = events.event(SampledWeights(("b.weight",), True), 1, 0)
+
+
+def taken(*jumps: tuple[int, float]) -> np.ndarray:
+    values = 0.5 + np.random.default_rng(1).uniform(0, 0.5, STEPS)
+    for step, value in jumps:
+        values[step] = value
+    return values
+
+
+def test_one_update_that_is_given_far_more_than_the_backward_made(recording: Recording) -> None:
+    """As where gradients are divided by a count of nothing. No norm is recorded."""
+    recording.write(LAYERS, STEPS, series={"sampled_gradient": taken((AT, 4e9))}, events=[SAMPLED])
+    (finding,) = recording.diagnose(CHANGED).findings
+    assert (finding.step, finding.rank, finding.facts["cause_class"]) == (AT, 0, "clip")
+    assert "that of b.weight held 4e+09 when the optimizer took it" in finding.summary
+    assert "Go back to a checkpoint from before that step" in finding.remedy[1].text
+
+
+@pytest.mark.parametrize(
+    ("amax", "jump"),
+    [(1.0, 1.9), (3e9, 4e9), (1e-9, 0.9)],
+    ids=["what accumulates", "the backward's own", "a gradient that is normalised"],
+)
+def test_what_the_backward_and_the_loop_may_give(recording: Recording, amax: float, jump: float) -> None:
+    of_all = np.ones((2, STEPS))
+    of_all[:, AT] = amax
+    series = {"sampled_gradient": taken((AT, jump))}
+    recording.write(LAYERS, STEPS, {"amax": of_all}, series=series, events=[SAMPLED])
     assert recording.diagnose(CHANGED).findings == ()
 
 

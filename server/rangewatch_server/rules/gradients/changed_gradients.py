@@ -1,5 +1,5 @@
-"""Gradients that are far larger when they are clipped than any rank's backward has made them, or far smaller when the
-optimizer takes them.
+"""Gradients that are far larger when they are clipped, or when the optimizer takes them, than any rank's backward has
+made them, or far smaller when the optimizer takes them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import SampledWeights
 from rangewatch_server.core import deadline
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
-from rangewatch_server.rules.loss.series import NORMS
+from rangewatch_server.rules.loss.series import NORMS, TAKEN
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -35,14 +36,24 @@ USUAL = 0.95
 """Quantile of the values before that a jump is measured from."""
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """`series`: the size of `gradients`, numbers of tensors; their norm, or the largest magnitude of one, `of`."""
+
+    series: str
+    gradients: np.ndarray
+    of: str = ""
+
+
 class Jump(msgspec.Struct, frozen=True):
-    """At `step` the norm was `norm`, where `most` is what the ranks' own gradients allow, and `usual` what had been."""
+    """At `step` the norm was `norm`, where `most` is what the ranks' own gradients allow, and `usual` what had been.
+    `of`: it is the largest magnitude of the gradient of that parameter, and no norm."""
 
     name: str
     step: int
     norm: float
     most: float
     usual: float
+    of: str = ""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -52,15 +63,26 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
 
 
 def _grown(evidence: Evidence, factor: float) -> Iterator[Finding]:
+    for measured in _measured(evidence):
+        for step in _high_steps(evidence, measured.series, factor):
+            jump = _judged(evidence, measured, step, factor)
+            if jump is not None:
+                yield _finding(evidence, jump)
+                return
+
+
+def _measured(evidence: Evidence) -> Iterator[Measured]:
+    """The norm of all gradients, and what the optimizer was given of one."""
     name = next((each for each in SERIES if evidence.has_series(each)), None)
     gradients = tensors_of(evidence, "grad")
-    if name is None or not len(gradients):
-        return
-    for step in _high_steps(evidence, name, factor):
-        jump = _judged(evidence, name, gradients, step, factor)
-        if jump is not None:
-            yield _finding(evidence, jump)
-            return
+    if name is not None and len(gradients):
+        yield Measured(name, gradients)
+    sampled = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
+    if sampled is not None and sampled.names and evidence.has_series(TAKEN):
+        entries = evidence.tensors.entries
+        mine = [each for each in gradients.tolist() if entries[each].fqn == sampled.names[0]]
+        if mine:
+            yield Measured(TAKEN, np.array(mine[:1]), sampled.names[0])
 
 
 def _high_steps(evidence: Evidence, name: str, factor: float) -> Iterator[int]:
@@ -87,14 +109,15 @@ def _high_steps(evidence: Evidence, name: str, factor: float) -> Iterator[int]:
             return
 
 
-def _judged(evidence: Evidence, name: str, gradients: np.ndarray, step: int, factor: float) -> Jump | None:
+def _judged(evidence: Evidence, measured: Measured, step: int, factor: float) -> Jump | None:
     """None where the gradients themselves had grown so, or what was usual is not known."""
-    low = max(evidence.start, step - HISTORY)
-    norms = evidence.largest(name, low, step + 1)
+    low, gradients = max(evidence.start, step - HISTORY), measured.gradients
+    norms = evidence.largest(measured.series, low, step + 1)
     columns = ("call_count", "amax", "nan_count", "inf_count")
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, step + 1, columns, gradients)
     calls, amax, nans, infs = (np.asarray(block.columns[each], np.float64) for each in columns)
-    numel = np.array([np.prod(evidence.tensors.entries[each].shape) for each in gradients.tolist()], np.float64)
+    sizes = [1 if measured.of else np.prod(evidence.tensors.entries[each].shape) for each in gradients.tolist()]
+    numel = np.array(sizes, np.float64)
     known = (calls > 0).any(axis=0) & ((nans + infs).sum(axis=0) == 0) & np.isfinite(norms) & (norms > 0)
     most = np.sqrt((amax**2 * numel[:, None]).sum(axis=0))
     most = _of_scale(evidence, most, norms, known, low, step + 1)
@@ -106,7 +129,8 @@ def _judged(evidence: Evidence, name: str, gradients: np.ndarray, step: int, fac
     usual = float(np.quantile(before, USUAL))
     if ratio[-1] < factor * usual or ratio[-1] < SUMMED * len(evidence.ranks):
         return None
-    return Jump(name, step, float(norms[-1]), float(most[-1]), float(np.median(norms[:-1][known[:-1]])))
+    usual_norm = float(np.median(norms[:-1][known[:-1]]))
+    return Jump(measured.series, step, float(norms[-1]), float(most[-1]), usual_norm, measured.of)
 
 
 def _of_scale(
@@ -132,8 +156,7 @@ def _finding(evidence: Evidence, jump: Jump) -> Finding:
     return Finding(
         rank=rank, step=jump.step, subject="changed",
         summary=f"{place(jump.step, rank)}: after the backward something made the gradients "
-        f"{jump.norm / jump.most:.3g} times as large as they can have been: their norm was {jump.norm:.3g} when they "
-        f"were clipped.",
+        f"{jump.norm / jump.most:.3g} times as large as they can have been: {_measure(jump)}.",
         evidence=tuple(_evidence(evidence, jump, high, hidden, is_of_all=is_of_all)),
         remedy=tuple(_remedies(jump, is_of_all=is_of_all)),
         facts={
@@ -143,12 +166,24 @@ def _finding(evidence: Evidence, jump: Jump) -> Finding:
     )  # fmt: skip
 
 
+def _measure(jump: Jump) -> str:
+    if jump.of:
+        return f"that of {jump.of} held {jump.norm:.3g} when the optimizer took it"
+    return f"their norm was {jump.norm:.3g} when they were clipped"
+
+
 def _evidence(evidence: Evidence, jump: Jump, high: list[int], hidden: str, *, is_of_all: bool) -> Iterator[str]:
     whose = "any rank" if len(evidence.ranks) > 1 else "this rank"
-    yield (
-        f"Of the gradients as {whose} computed them the largest magnitudes allow a norm of {jump.most:.3g} at most at "
-        f"this step. That of the steps before was {jump.usual:.3g} (median).{hidden}"
-    )
+    if jump.of:
+        yield (
+            f"As {whose} computed it its largest magnitude was {jump.most:.3g} at most at this step. In the steps "
+            f"before the optimizer was given {jump.usual:.3g} (median). It is the one gradient that is looked at there."
+        )
+    else:
+        yield (
+            f"Of the gradients as {whose} computed them the largest magnitudes allow a norm of {jump.most:.3g} at most "
+            f"at this step. That of the steps before was {jump.usual:.3g} (median).{hidden}"
+        )
     if is_of_all:
         yield (
             f"Cause (likely): the reduction over ranks. {ranks_text(tuple(high)).capitalize()} have it alike, as what "
@@ -161,15 +196,17 @@ def _evidence(evidence: Evidence, jump: Jump, high: list[int], hidden: str, *, i
             "the gradients right after it."
         )
     else:
+        what = "the optimizer's step" if jump.of else "the clip"
         yield (
-            "Cause (likely): code between the backward and the clip, such as one that multiplies or unscales gradients "
-            "a second time."
+            f"Cause (likely): code between the backward and {what}, such as one that multiplies gradients, divides "
+            "them by a count, a norm or a scale that is next to 0, or adds noise to them."
         )
-        yield "What would decide: print the norm right after the backward, and before the clip."
+        yield f"What would decide: print the norm right after the backward, and before {what}."
 
 
 def _remedies(jump: Jump, *, is_of_all: bool) -> Iterator[Remedy]:
-    because = "the norm is beyond what the gradients allow that the ranks computed"
+    what = f"the gradient of {jump.of}" if jump.of else "the norm"
+    because = f"{what} is beyond what the gradients allow that the ranks computed"
     if is_of_all:
         yield Remedy(
             "Check each rank's buckets where a communication hook changes them, right before the reduction and right "
@@ -177,9 +214,14 @@ def _remedies(jump: Jump, *, is_of_all: bool) -> Iterator[Remedy]:
             "rangewatch.attach(model, optimizer, kinds=['output', 'grad_output', 'grad', 'reduced_grad'])", because,
         )  # fmt: skip
     else:
+        what = "the optimizer's step: what they are divided by may be 0 or nearly so" if jump.of else "the clip"
+        yield Remedy(f"Look at what writes to gradients between loss.backward() and {what}.", "", because)
+    if jump.of:
         yield Remedy(
-            "Look at what writes to gradients between loss.backward() and the clip.", "", because,
+            "Go back to a checkpoint from before that step, the optimizer's state with it: a momentum goes on along "
+            "that one gradient, and squares as Adam keeps them make all updates after it next to nothing.", "", because,
         )  # fmt: skip
+        return
     yield Remedy(
         "Leave out a step whose norm is so large: a clip keeps the direction of what made it.",
         "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
@@ -193,11 +235,12 @@ RULE = Rule(
     severity="warning",
     explanation="The norm by which gradients were clipped jumped far beyond what the gradients allow that the ranks' "
     "backwards made. The reduction over ranks, a communication hook or code of the loop changed them; the clip then "
-    "hides it, since all updates are of one size after it. Or SGD's updates became a thousand times smaller than rate "
-    "and gradient make them, as where gradients are divided by the loss scale twice. The first needs torch's own "
-    "clip_grad_norm_ (torch 2.6 or newer), or a norm logged as grad_norm, and both the kind `grad`.",
+    "hides it, since all updates are of one size after it. Or what the optimizer was given of one small parameter "
+    "jumped so. Or SGD's updates became a thousand times smaller than rate "
+    "and gradient make them, as where gradients are divided by the loss scale twice. The norm is that of torch's own "
+    "clip_grad_norm_ (torch 2.6 or newer), or one logged as grad_norm; all of it needs the kind `grad`.",
     check=check,
     thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),
-    explains=("loss_spike", "short_spike", "update_ratio"),
+    explains=("loss_spike", "short_spike", "update_ratio", "unchanged_weights", "learning_lost", "loss_plateau"),
     leads_to=("first_nonfinite", "loss_nonfinite"),
 )

@@ -30,6 +30,9 @@ WRITTEN = "weights_written"
 UPDATE = "sampled_update"
 """Series of how far an update moved a small parameter."""
 
+TAKEN = "sampled_gradient"
+"""Series of how large its gradient was when the optimizer took it."""
+
 INPUTS = ("input_rms", "input_rms_1", "input_rms_2")
 """Series of the size of what the model is given."""
 
