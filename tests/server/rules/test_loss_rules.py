@@ -111,6 +111,19 @@ def test_where_single_high_values_are_usual_more_are_waited_for(recording: Recor
     assert found.step == 303
 
 
+@pytest.mark.parametrize("skipped", [8, 7, 0])
+def test_a_jump_whose_updates_were_all_skipped(recording: Recording, skipped: int) -> None:
+    loss, found_inf = 2 + NOISE.normal(0, 0.05, 200), np.zeros(200)
+    loss[150:158] *= 5e3
+    found_inf[150 : 150 + skipped] = 1
+    write(recording, loss, series={"found_inf": found_inf, "loss_scale": 1024.0}, loss_scaled=True)
+    (found,) = recording.diagnose(loss_spike.RULE).findings
+    advice = " ".join(each.text for each in found.remedy)
+    assert ("no weight was changed" in " ".join(found.evidence)) == (skipped == 8)
+    assert ("Leave the weights as they are" in advice) == (skipped == 8)
+    assert ("checkpoint" not in advice) == (skipped == 8)
+
+
 def test_the_first_of_several_jumps_is_told_with_the_others(recording: Recording) -> None:
     loss = 2 + NOISE.normal(0, 0.05, 400)
     loss[200:] += 2

@@ -14,7 +14,7 @@ from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_change
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.learning_rate import group_rates
-from rangewatch_server.rules.loss.series import RATES, loss_name
+from rangewatch_server.rules.loss.series import FOUND_INF, RATES, loss_name
 from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.batch import given_moved
 from rangewatch_server.rules.loss.spike.calls import longer_recurrence, summed_losses
@@ -450,6 +450,8 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
     summed = _summed(evidence, first)
     size = summed or size
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
+    skipped = _skipped(evidence, first)
+    remedies = (*cause.remedies[:1], _NOTHING_TO_RESTORE) if skipped else cause.remedies
     count = f"{first.count} values in a row are" if first.count > 1 else "It is"
     count = f"Of {first.of} values from that step on {first.count} are" if first.of else count
     return Finding(
@@ -468,9 +470,10 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             *([size or _HARDER] if is_harder else []),
             *([f"It took {first.back - first.step} steps until it was back."] if first.back is not None else []),
             *([more] if more else []),
+            *([skipped] if skipped else []),
             *([] if is_harder else cause.sentences),
         ),
-        remedy=(_DIVIDE_LOGGED,) if summed else (_SEE_DATA,) if is_harder else cause.remedies,
+        remedy=(_DIVIDE_LOGGED,) if summed else (_SEE_DATA,) if is_harder else remedies,
         facts={
             "loss": first.level, "before": first.usual, "deviation": first.scatter, "since_step": first.step,
             "back_step": first.back, "jumps": len(loss_jumps), "seen_step": first.step + first.count - 1,
@@ -478,6 +481,22 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             **({} if is_harder else cause.facts()),
         },
     )  # fmt: skip
+
+
+_NOTHING_TO_RESTORE = Remedy(
+    "Leave the weights as they are: the overflow kept these updates from them, and the loss scale grows back by itself "
+    "(growth_interval).", "", "the loss scaler skipped all of these steps",
+)  # fmt: skip
+
+
+def _skipped(evidence: Evidence, jump: Jump) -> str:
+    """A sentence, where the loss scaler skipped the update of each step in which the loss was high; else ""."""
+    if jump.back is None or not evidence.has_series(FOUND_INF):
+        return ""
+    found = evidence.largest(FOUND_INF, jump.step, jump.back)
+    if not len(found) or not (found > 0).all():
+        return ""
+    return "Gradients overflowed: the loss scaler skipped the updates of all these steps, and no weight was changed."
 
 
 _SEE_DATA = Remedy(

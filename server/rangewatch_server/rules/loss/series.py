@@ -30,6 +30,9 @@ WRITTEN = "weights_written"
 UPDATE = "sampled_update"
 """Series of how far an update moved a small parameter."""
 
+FOUND_INF = "found_inf"
+"""Series of whether a loss scaler found Inf or NaN in gradients, and skipped the update."""
+
 TAKEN = "sampled_gradient"
 """Series of how large its gradient was when the optimizer took it."""
 
