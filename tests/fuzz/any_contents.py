@@ -25,7 +25,7 @@ from rangewatch_server.store.batch_checks import SERIES_BOUNDS
 
 SERIES = (
     "loss", "loss_scale", "loss_scale/1", "found_inf", "skipped_step", "step_time_s", "wall_time_s", "agent_time_s",
-    "weights_finite", "eval_passes", "eval_nonfinite", "bad_norms", "untrained_norms", "mask_share",
+    "weights_finite", "eval_passes", "eval_nonfinite", "bad_norms", "untrained_norms", "mask_share", "added_mask_share",
     "attention_share", "target_rms", "data_wait_s", "forward_s",
     "backward_s", "exposed_comm_s", "optimizer_s", "other_s", "lr", "mine",
 )  # fmt: skip

@@ -1,11 +1,13 @@
-"""Series `mask_share` and `attention_share`: how much the masks of a step leave, by samples of their elements.
+"""Series `mask_share`, `added_mask_share` and `attention_share`: how much the masks of a step leave, by samples.
 
 A mask that is turned around, or left out, makes no value large and none NaN: only the loss shows it. So of the step's
 first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
 or 1 and lies beside what has its shape), as the share of its elements that are 1: what is given alone masks nothing,
-whatever it looks like. And of the step's first `scaled_dot_product_attention` the share of
-places that its mask lets be read, 1 where it has none. Torch's Transformer layers call that; `nn.MultiheadAttention`
-does with `need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then.
+whatever it looks like. Where there is none, in host memory, the first matrix of floats that has held nothing but 0 and
+what masks when it is added, as the share of what does not, whatever it holds since. And of the step's first
+`scaled_dot_product_attention` the share of places that its mask lets be read, 1 where it has none. Torch's Transformer
+layers call that; `nn.MultiheadAttention` does with `need_weights=False` alone, and its own function is not wrapped:
+TorchScript could not compile it then.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from rangewatch.recording.observer import (
 )
 from rangewatch.recording.tensor_names import leaves
 
-GIVEN, ATTENDED = "mask_share", "attention_share"
+GIVEN, ADDED, ATTENDED = "mask_share", "added_mask_share", "attention_share"
 
 MASKED = -9_999.0
 """What is added to logits and is no higher masks them: -inf, the lowest number of a dtype, -1e9, or BERT's -10,000. A
@@ -46,6 +48,9 @@ bias by distance (ALiBi) is above it."""
 
 MOST_WHOLE = 3
 """Matrices of whole numbers that are looked at: tokens are before their mask."""
+
+FIRST_STEPS, SEARCHED_EVERY = 8, 32
+"""First steps of a run, and steps between two, in which matrices of floats are looked at for one that is added."""
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _READ = (None, BOOL, INTEGER)
@@ -67,6 +72,8 @@ class MaskShares(StepReader, InputListener):
     ) -> None:  # fmt: skip
         self._observer, self._values, self._of_inputs, self._fqns = observer, values, of_inputs, fqns
         self._step = 0
+        self._place: int | None = None
+        """Of the mask that is added among the matrices of floats that the model is given."""
         self._has_attended = True
         self.listener = TimedHook(guard, "masks", self._attended, observer.cost)
         SDPA.listen(self.listener)
@@ -100,6 +107,26 @@ class MaskShares(StepReader, InputListener):
                 break
         if share is not None:
             self._values.record(GIVEN, self._step, share)
+        elif len(tensors) > 1:
+            self._given_to_add([each for each in tensors if each.is_floating_point() and each.dim() > 1])
+
+    def _given_to_add(self, matrices: list[Tensor]) -> None:
+        if self._place is None and (self._step < FIRST_STEPS or not self._step % SEARCHED_EVERY):
+            places = (at for at, each in enumerate(matrices[:MOST_WHOLE]) if self._on_host(each, _is_added))
+            self._place = next(places, None)
+        if self._place is not None and self._place < len(matrices):
+            share = self._on_host(matrices[self._place], _of_read)
+            if share is not None and not math.isnan(share):
+                self._values.record(ADDED, self._step, share)
+
+    @torch.no_grad()
+    def _on_host(self, mask: Tensor, of: Callable[[Tensor], Tensor]) -> float | None:
+        if type(mask) is not Tensor or not mask.is_cpu or why_unobservable(mask) is not None:
+            return None
+        if is_freed(mask) or is_being_captured(mask) or mask.dtype.itemsize == 1:  # float8 has no comparison
+            return None
+        part = sampled(_one_of_alike(mask.detach()))
+        return None if part is None else float(of(part))
 
     def _attended(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
         observer = self._observer
@@ -160,6 +187,12 @@ def _of_ones(part: Tensor) -> Tensor:
         return part.float().mean()
     ones = part == 1
     return torch.where(((part == 0) | ones).all(), ones.float().mean(), float("nan"))
+
+
+def _is_added(part: Tensor) -> Tensor:
+    """Whether it leaves its places or masks them when it is added, and masks some."""
+    masked = part <= MASKED
+    return ((part == 0) | masked).all() & masked.any()
 
 
 def _of_read(part: Tensor) -> Tensor:

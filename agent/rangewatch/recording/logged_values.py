@@ -42,6 +42,7 @@ OWN_SERIES = frozenset(
         "decay_fraction",
         "alike_rows",
         "mask_share",
+        "added_mask_share",
         "attention_share",
     }
     | {"input_rms", "input_rms_1", "input_rms_2"}

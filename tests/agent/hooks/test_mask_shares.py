@@ -139,3 +139,36 @@ def test_on_a_device_each_fourth_step(ingest: IngestDouble) -> None:
             model(torch.randn(ROWS, PLACES, WIDTH), torch.arange(32).view(4, 8), LEFT.long()).backward()
             optimizer.step()
     assert ingest.series("mask_share") == {0: SHARE, 4: SHARE}
+
+
+ADDED = torch.zeros(ROWS, PLACES).masked_fill(~LEFT, float("-inf"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (ADDED, {SHARE}),
+        (ADDED.clamp(min=-1e9)[:, None], {SHARE}),
+        (LEFT.float(), set()),  # ones and zeros may be what is learned from
+        (torch.zeros(ROWS, PLACES), set()),
+        (torch.randn(ROWS, PLACES), set()),
+    ],
+    ids=["-inf", "-1e9", "ones", "zeros", "values"],
+)
+def test_a_matrix_that_is_added_as_a_mask(ingest: IngestDouble, given: Tensor, expected: set[float]) -> None:
+    assert shares(ingest, Attends(), "added_mask_share", given) == expected
+
+
+def test_one_that_masks_nothing_any_more(ingest: IngestDouble) -> None:
+    """As where ones and zeros are added in its place."""
+    model = Attends()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for step in range(6):
+            model(torch.randn(ROWS, PLACES, WIDTH), ADDED if step < 4 else LEFT.float()).backward()
+            optimizer.step()
+    assert list(ingest.series("added_mask_share").values()) == [SHARE] * 4 + [1.0] * 2
+
+
+def test_of_booleans_beside_it_nothing_is_added(ingest: IngestDouble) -> None:
+    assert shares(ingest, Attends(), "added_mask_share", ADDED, LEFT) == set()

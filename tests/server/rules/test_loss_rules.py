@@ -272,6 +272,14 @@ def test_a_loss_that_rises_with_the_size_of_what_is_given(
         assert at_once.summary == each.summary and at_once.evidence[0] == each.evidence[0]
 
 
+@pytest.mark.parametrize(("since", "is_told"), [(1.0, True), (0.27, False)])
+def test_a_loss_that_rises_where_a_mask_is_lost(recording: Recording, since: float, is_told: bool) -> None:
+    shares = np.where(np.arange(160) < 100, 0.27 + 0.02 * np.sin(np.arange(160)), since)
+    recording.write([tensor("a")], 160, series={"loss": descent_to(0.7), "added_mask_share": shares})
+    found = recording.diagnose(loss_spike.RULE).findings
+    assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "mask")] * is_told
+
+
 @pytest.mark.parametrize(("size", "severity"), [(2.1, "info"), (5.0, "warning")])
 def test_noise_that_is_added_by_a_plan(recording: Recording, size: float, severity: str) -> None:
     """Inputs are twice as large, gradients are there and no larger than at first; none has lost its normalisation."""

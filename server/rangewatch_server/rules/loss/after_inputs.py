@@ -1,10 +1,12 @@
-"""Whether the loss rises where what the model is given, or its targets, become another size for good, where code other
-than the optimizer has written to the weights, which it seldom does, or where a learning rate became far higher than it
-ever was. Where it is known when to expect it, fewer values show a rise than at any other step: a loss that falls hides
-its own jumps for tens of steps.
+"""Whether the loss rises where what the model is given, or its targets, become another size for good, where a mask
+leaves another share of its places for good, where code other than the optimizer has written to the weights, which it
+seldom does, or where a learning rate became far higher than it ever was. Where it is known when to expect it, fewer
+values show a rise than at any other step: a loss that falls hides its own jumps for tens of steps.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import INPUTS, RATES, TARGETS, WRITTEN
 from rangewatch_server.rules.loss.spike.bands import INPUT_BITS, OUT_DEVIATIONS
+from rangewatch_server.rules.loss.spike.changed_mask import SHARES, is_other
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
 
@@ -32,6 +35,9 @@ that are looked at, and how many and which part of these must be high."""
 
 MOST_WRITES, STEPS = 4, 4_096
 """Writes to the weights in the first steps of a run; more are a habit, see `after_writes`."""
+
+LEAST_SHARE = 1e-3
+"""By which the share that a mask leaves must change from one step to the next to be looked at."""
 
 RISE, RISE_OF_RATE = 0.5, 0.1
 """Part of its usual value by which the loss must rise; behind a rate that was never so high less says as much."""
@@ -53,13 +59,26 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 def first_change(evidence: Evidence, name: str) -> Changed | None:
-    """The first change of inputs, targets or rates, or write, with which the series `name` rose; None where there is
-    none."""
+    """The first change of inputs, targets, masks or rates, or write, with which the series `name` rose; None where
+    there is none."""
     steps = {at for each in (*INPUTS, TARGETS) if evidence.has_series(each) for at in _changes(evidence, each)}
-    places = [(step, RISE) for step in {*steps, *_writes(evidence)}]
+    places = [(step, RISE) for step in {*steps, *_masks(evidence), *_writes(evidence)}]
     places += [(step + 1, RISE_OF_RATE) for step in _raised_rates(evidence)]  # that step's update is the first with it
     found = (_rise(evidence, name, step, rise) for step, rise in sorted(places))
     return next((each for each in found if each is not None), None)
+
+
+def _masks(evidence: Evidence) -> Iterator[int]:
+    """Of the first steps of the run."""
+    start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
+    for name in (each for each in SHARES if evidence.has_series(each)):
+        values = evidence.series(name, start, stop)
+        at = np.flatnonzero(np.isfinite(values))
+        known = values[at]
+        for place in (np.flatnonzero(np.abs(np.diff(known)) > LEAST_SHARE) + 1).tolist():
+            before, since = known[max(0, place - HISTORY) : place], known[place : place + LASTING]
+            if len(before) >= FEWEST and len(since) == LASTING and is_other(before, since):
+                yield start + int(at[place])
 
 
 def _raised_rates(evidence: Evidence) -> set[int]:

@@ -33,6 +33,7 @@ GIVEN = "mask_share"
 SHARES = {
     "attention_share": "of the places that the first attention of a step may read its mask leaves",
     GIVEN: "of the first mask that the model is given True, or 1, is",
+    "added_mask_share": "of the matrix that the model is given to be added as a mask what leaves its place is",
 }
 """Series of how much masks leave, and what they say, before a share."""
 
@@ -70,10 +71,9 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
             return
         if len(before) < SHARE_STEPS // READ_EVERY or not len(since):
             continue
-        least, most, usual, now = before.min(), before.max(), float(np.median(before)), float(np.median(since))
-        is_gone = most < ALL <= since.min()
-        if not is_gone and not since.min() > most + AWAY and not since.max() < least - AWAY:
+        if not is_other(before, since):
             continue
+        least, most, usual, now = before.min(), before.max(), float(np.median(before)), float(np.median(since))
         was = f"{usual:.1%} ({least:.1%} to {most:.1%}) before, and {now:.1%} from that very step on"
         room = max(AWAY, float(most - least))
         if abs(now - (1 - usual)) <= room and abs(now - usual) > room:
@@ -85,6 +85,12 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
         else:
             yield Candidate("mask", 0.6, (f"A mask changed: {what} {was}.",))
         return
+
+
+def is_other(before: np.ndarray, since: np.ndarray) -> bool:
+    """Whether shares, finite, are beyond all those before, or all of 1 where none of them was."""
+    is_gone = bool(before.max() < ALL <= since.min())
+    return is_gone or bool(since.min() > before.max() + AWAY) or bool(since.max() < before.min() - AWAY)
 
 
 def _steps_without(evidence: Evidence, step: int) -> int:
