@@ -1,6 +1,6 @@
 """A recurrent net that reads number plates in columns, trained with CTC; at step 120 it is stopped and resumed properly: weights, optimizer and schedule are loaded from a checkpoint into the same
 objects; a mean of the weights (EMA) is judged each 40 steps in eval mode with its own weights swapped in and out. HEALTHY: odd is the swap of weights, the reload, a blank plateau of CTC
-and an infinite loss of a plate that is too long, which zero_infinity drops.
+and the infinite loss of a plate that was cut off, which zero_infinity drops.
 Figures: loss 6.70 to 0.014, 0.025 at step 119 and 0.019 at step 120; validation loss of the mean 2.01, 0.26, 0.033, 0.016, 0.012, 0.011."""
 EXPECT = {"healthy": True}
 import io
