@@ -7,7 +7,6 @@ Cause: data (the sampler). Step: from 6 on, a state. Right: set_epoch / sampler 
 EXPECT = {"cause": ["data"], "step": [5, 191], "place": None, "rank": None, "ranks": 2, "least": "info",
           "right": "(?i)set_epoch|sampler|shuffl|order|epoch", "wrong": ["GradScaler", "[Ll]ower the learning rate"]}
 import contextlib
-import os
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
