@@ -81,6 +81,22 @@ def test_what_the_backward_and_the_loop_may_give(recording: Recording, amax: flo
     assert recording.diagnose(CHANGED).findings == ()
 
 
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_division_that_is_left_out_once(recording: Recording, is_constant: bool) -> None:
+    """By a scale that the loop keeps itself. What is another part in each step, as a clip makes it, may be less."""
+    part = 1e-8 if is_constant else 1e-8 * np.random.default_rng(1).uniform(0.2, 1.0, STEPS)
+    given = 1e8 * np.where(np.arange(STEPS) == AT, 1.0, part)
+    recording.write(LAYERS, STEPS, {"amax": 1e8}, series={"sampled_gradient": given}, events=[SAMPLED])
+    found = recording.diagnose(CHANGED).findings
+    assert [(each.step, each.rank) for each in found] == [(AT, 0)] * is_constant
+    for each in found:
+        assert (
+            "the optimizer was given gradients 1e+08 times as large as what is otherwise made of them" in each.summary
+        )
+        assert "given 1e-08 times what the backward had made, each time, and at this step 1 times" in each.evidence[1]
+        assert "a branch may leave a division out" in each.remedy[0].text
+
+
 @pytest.mark.parametrize("jump", [12.0, 40.0])
 def test_what_the_gradients_allow_is_no_news(recording: Recording, jump: float) -> None:
     """Beyond 16 times what was usual, or beyond what is possible: not both."""

@@ -68,6 +68,19 @@ def test_outputs_and_a_loss_that_had_blown_up_are_not_of_the_targets(recording: 
     assert "targets" not in advice(finding)
 
 
+def test_a_loss_that_has_grown_since_the_run_began(recording: Recording) -> None:
+    """For so long that what is large is usual by now."""
+    tensors = [tensor("head", call_index=0), tensor("head.weight", "grad", 1)]
+    amax = np.exp(np.linspace(0, 41, STEPS))[None].repeat(2, 0)
+    loss = 2 * np.exp(np.linspace(0, 85, STEPS))
+    loss[AT:] = np.inf
+    recording.write(tensors, STEPS, {"amax": amax}, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert finding.facts["cause_class"] == "learning_rate"
+    assert "near what is usual" not in " ".join(finding.evidence)
+    assert "at first" in advice(finding) and "Take a mean" not in advice(finding)
+
+
 def test_usual_gradients_say_that_a_sum_overflowed(recording: Recording) -> None:
     finding = found(recording, np.inf, (GRAD, 8.0), dtype="float16")
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "shown")

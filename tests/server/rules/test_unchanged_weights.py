@@ -211,6 +211,33 @@ def test_what_no_optimizer_has_and_no_backward_reaches(
     assert found == ([] if expected is None else [expected])
 
 
+@pytest.mark.parametrize(
+    ("reached", "unreached", "where"),
+    [
+        (("embed", "block.out", "head"), ("block.query", "block.value"), "block.value"),
+        (("embed", "block.query", "head"), ("block.value",), "block.value"),
+        (("embed", "block.value", "head"), ("block.query",), ""),  # it may be called for nothing
+        (("embed", "block.query", "block.value"), ("block.out",), ""),  # a head that is called for nothing
+        (("block.out", "head"), ("block.query",), ""),  # a part that is frozen by no_grad, and is the first
+        (("embed", "head"), ("block.query", "block.value", "block.out"), ""),
+    ],
+)
+def test_what_is_cut_off_in_the_middle_of_the_model(
+    recording: Recording, reached: tuple[str, ...], unreached: tuple[str, ...], where: str
+) -> None:
+    """Few of all parameters, and all others are trained."""
+    order = ("embed", "block.value", "block.query", "block.out", "block", "head")
+    layers = [tensor(each, "output", at, "float32") for at, each in enumerate(order)]
+    layers += [tensor(f"{each}.weight", "grad", at + 6, "float32") for at, each in enumerate(reached)]
+    names = tuple(f"{each}.weight" for each in unreached)
+    known = events.Optimizers(("AdamW",), unreached=names, unreached_count=len(names), trainable_count=40)
+    recording.write(layers, 100, events=[events.event(known, 1, 1)])
+    found = [each for each in recording.diagnose(RULE).findings if each.subject == "no_gradient"]
+    assert [each.severity for each in found] == ["warning" if where else "info"]
+    assert [each.tensor for each in found] == [f"{where}.weight" if where else names[0]]
+    assert ("or cut off in there" in " ".join(found[0].evidence)) == bool(where)
+
+
 def copied(until: int, steps: int = 200) -> np.ndarray:
     return np.where(np.arange(steps) < until, 1e-3, 0.0)
 

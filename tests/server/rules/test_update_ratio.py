@@ -129,6 +129,12 @@ def test_a_trainer_that_logs_the_rate_each_tenth_step(recording: Recording) -> N
     assert "it has moved 3 times in 240 steps" in finding.summary
 
 
+def test_a_function_that_returns_the_rate_with_its_warm_up(recording: Recording) -> None:
+    (finding,) = low_rate(recording, 1e-6 * np.minimum(1.0, (AT + 1) / 20), initial=1e-3)
+    assert "about the square of the 0.001 that its schedule was given" in finding.summary
+    assert finding.remedy[0].text == "Have the function return a factor, 1.0 at the full rate."
+
+
 def test_updates_that_are_next_to_nothing(recording: Recording) -> None:
     (finding,) = low_rate(recording, 1e-9, initial=0.0, fraction=1e-8)
     assert "learning rate of 1e-09" in finding.summary and finding.facts["lr"] == 1e-9
@@ -172,6 +178,7 @@ def test_gradients_far_below_the_eps_of_adam(
         {"rate": 1e-5, "initial": 0.0, "classes": 10},  # of groups that differ: the head's rate is the higher one
         {"rate": 1e-9, "initial": 0.0, "fraction": 1e-8, "loss": np.where(AT < 100, 2.3, 2.9)},  # something else
         {"rate": STAIRS, "initial": 1e308},
+        {"rate": 1e-6 * np.linspace(0.01, 1.0, STEPS), "initial": 1e-3},  # a warm-up that passes the square
         {"rate": 1e-5 * ((AT > 0) & (AT < STEPS - 1)), "initial": 1e-3},
         {"rate": 0.2e-3 * (1 + np.arange(STEPS) // 60)},  # a warm-up by epochs
         {"rate": 1e-5, "initial": 1e-5},  # fine-tuning

@@ -36,6 +36,11 @@ USUAL = 0.95
 """Quantile of the values before that a jump is measured from."""
 
 
+CONSTANT = 1.5
+"""How many times the least part of what the backward made, that the optimizer was given in the steps before, may be the
+largest, for a division by one number to have been left out."""
+
+
 class Measured(msgspec.Struct, frozen=True):
     """`series`: the size of `gradients`, numbers of tensors; their norm, or the largest magnitude of one, `of`."""
 
@@ -46,7 +51,8 @@ class Measured(msgspec.Struct, frozen=True):
 
 class Jump(msgspec.Struct, frozen=True):
     """At `step` the norm was `norm`, where `most` is what the ranks' own gradients allow, and `usual` what had been.
-    `of`: it is the largest magnitude of the gradient of that parameter, and no norm."""
+    `of`: it is the largest magnitude of the gradient of that parameter, and no norm. `part`: of what the backward made
+    the optimizer was given that part until then, and `now` at this step; 0 where it was not always the same."""
 
     name: str
     step: int
@@ -54,6 +60,8 @@ class Jump(msgspec.Struct, frozen=True):
     most: float
     usual: float
     of: str = ""
+    part: float = 0.0
+    now: float = 0.0
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -127,10 +135,12 @@ def _judged(evidence: Evidence, measured: Measured, step: int, factor: float) ->
     if not known[-1] or not most[-1] > 0 or len(before) < FEWEST:
         return None
     usual = float(np.quantile(before, USUAL))
-    if ratio[-1] < factor * usual or ratio[-1] < SUMMED * len(evidence.ranks):
+    is_of_one = bool(measured.of) and 0 < before.max() <= CONSTANT * before.min()
+    if ratio[-1] < factor * usual or (ratio[-1] < SUMMED * len(evidence.ranks) and not is_of_one):
         return None
     usual_norm = float(np.median(norms[:-1][known[:-1]]))
-    return Jump(measured.series, step, float(norms[-1]), float(most[-1]), usual_norm, measured.of)
+    parts = (float(np.median(before)), float(ratio[-1])) if is_of_one else (0.0, 0.0)
+    return Jump(measured.series, step, float(norms[-1]), float(most[-1]), usual_norm, measured.of, *parts)
 
 
 def _of_scale(
@@ -149,14 +159,14 @@ def _of_scale(
 def _finding(evidence: Evidence, jump: Jump) -> Finding:
     ranks = evidence.ranks[:MOST_RANKS]
     values = {rank: float(evidence.series(jump.name, jump.step, jump.step + 1, rank)[0]) for rank in ranks}
-    high = [rank for rank, value in values.items() if value > SUMMED * len(evidence.ranks) * jump.most]
+    least = np.sqrt(jump.part * jump.now) if jump.part else SUMMED * len(evidence.ranks)
+    high = [rank for rank, value in values.items() if value > least * jump.most]
     is_of_all = len(evidence.ranks) > 1 and len(high) == sum(map(np.isfinite, values.values())) and len(high) > 1
     rank = high[0] if len(high) == 1 else None
     hidden = " The clip made it small again: the loss need not show it." if jump.name == "clipped_norm" else ""
     return Finding(
         rank=rank, step=jump.step, subject="changed",
-        summary=f"{place(jump.step, rank)}: after the backward something made the gradients "
-        f"{jump.norm / jump.most:.3g} times as large as they can have been: {_measure(jump)}.",
+        summary=f"{place(jump.step, rank)}: {_how(jump)}: {_measure(jump)}.",
         evidence=tuple(_evidence(evidence, jump, high, hidden, is_of_all=is_of_all)),
         remedy=tuple(_remedies(jump, is_of_all=is_of_all)),
         facts={
@@ -164,6 +174,16 @@ def _finding(evidence: Evidence, jump: Jump) -> Finding:
             "cause_class": "communication" if is_of_all else "clip",
         },
     )  # fmt: skip
+
+
+def _how(jump: Jump) -> str:
+    if jump.part:
+        return (
+            f"the optimizer was given gradients {jump.now / jump.part:.3g} times as large as what is otherwise made of "
+            "them after the backward"
+        )
+    times = jump.norm / jump.most
+    return f"after the backward something made the gradients {times:.3g} times as large as they can have been"
 
 
 def _measure(jump: Jump) -> str:
@@ -197,16 +217,28 @@ def _evidence(evidence: Evidence, jump: Jump, high: list[int], hidden: str, *, i
         )
     else:
         what = "the optimizer's step" if jump.of else "the clip"
-        yield (
-            f"Cause (likely): code between the backward and {what}, such as one that multiplies gradients, divides "
-            "them by a count, a norm or a scale that is next to 0, or adds noise to them."
-        )
+        if jump.part:
+            yield (
+                f"In the steps before it was given {jump.part:.3g} times what the backward had made, each time, and at "
+                f"this step {jump.now:.3g} times."
+            )
+            yield (
+                "Cause (likely): a division of the gradients between the backward and the optimizer's step that was "
+                "left out, or another number in it: a scale that the loss was multiplied by, or a count."
+            )
+        else:
+            yield (
+                f"Cause (likely): code between the backward and {what}, such as one that multiplies gradients, divides "
+                "them by a count, a norm or a scale that is next to 0, or adds noise to them."
+            )
         yield f"What would decide: print the norm right after the backward, and before {what}."
 
 
 def _remedies(jump: Jump, *, is_of_all: bool) -> Iterator[Remedy]:
     what = f"the gradient of {jump.of}" if jump.of else "the norm"
     because = f"{what} is beyond what the gradients allow that the ranks computed"
+    if jump.part:
+        because = f"of what the backward made the optimizer was given {jump.now / jump.part:.3g} times the usual part"
     if is_of_all:
         yield Remedy(
             "Check each rank's buckets where a communication hook changes them, right before the reduction and right "
@@ -214,7 +246,12 @@ def _remedies(jump: Jump, *, is_of_all: bool) -> Iterator[Remedy]:
             "rangewatch.attach(model, optimizer, kinds=['output', 'grad_output', 'grad', 'reduced_grad'])", because,
         )  # fmt: skip
     else:
-        what = "the optimizer's step: what they are divided by may be 0 or nearly so" if jump.of else "the clip"
+        what = "the clip"
+        if jump.of:
+            is_left = (
+                "a branch may leave a division out" if jump.part else "what they are divided by may be 0 or nearly so"
+            )
+            what = f"the optimizer's step: {is_left}"
         yield Remedy(f"Look at what writes to gradients between loss.backward() and {what}.", "", because)
     if jump.of:
         yield Remedy(

@@ -613,6 +613,10 @@ def blown_text(last: float, usual: float) -> str:
     return f"The loss had blown up before: {last:.3g} where {usual:.3g} had been usual."
 
 
+FIRST_BITS = 20.0
+"""Bits by which outputs must have risen with the first update of all: of one step it is not known what is usual."""
+
+
 def output_rise(case: Case) -> float | None:
     """Median of the bits by which finite outputs before the bad tensor are above their usual height; None: not known.
 
@@ -623,12 +627,15 @@ def output_rise(case: Case) -> float | None:
     is_finite &= ~is_repeated(case)
     rows = np.flatnonzero(is_finite & (position < position[case.bad.tensor]))
     history = case.bits_before[rows]
-    if not len(rows) or history.shape[1] < 2:
+    if not len(rows) or not history.shape[1]:
         return None
     usual = [row[np.isfinite(row)] for row in history[:, : max(1, history.shape[1] // 2)]]
     now = np.log2(columns["amax"][rows])
     rises = [bits - float(np.median(row)) for bits, row in zip(now, usual, strict=True) if len(row)]
-    return float(np.median(rises)) if rises else None
+    rise = float(np.median(rises)) if rises else None
+    if rise is not None and history.shape[1] < 2 and rise < FIRST_BITS:
+        return None
+    return rise
 
 
 def jumped_alone(case: Case) -> bool:

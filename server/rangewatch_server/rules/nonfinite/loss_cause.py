@@ -32,6 +32,9 @@ TARGET_BITS = 10.0
 of a square is as its root.
 """
 
+AT_FIRST = 8
+"""First steps, and last ones, whose losses say how far it has grown since it began."""
+
 HALF_PRECISION = ("float16", "bfloat16")
 
 FAR_BITS = 20.0
@@ -63,7 +66,19 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
     made = _operation(evidence, step, rank)
     if made is not None:
         return _made(made, finite, rank)
+    if (grown := _grown_since_it_began(evidence, name, step, rank)) is not None:
+        return _blown(grown, finite, rank)
     return _range(evidence, step, finite, rank, is_nan=is_nan)
+
+
+def _grown_since_it_began(evidence: Evidence, name: str, step: int, rank: int) -> str | None:
+    """Of a loss that has grown for so long that what is large is usual by now."""
+    begun = evidence.series(name, evidence.start, min(step, evidence.start + AT_FIRST), rank)
+    last = evidence.series(name, max(evidence.start, step - AT_FIRST), step, rank)
+    begun, last = (np.abs(each[np.isfinite(each)]) for each in (begun, last))
+    if not len(begun) or not len(last) or not last[-1] >= BLOWN * np.median(begun) > 0:
+        return None
+    return f"The loss had blown up before: {last[-1]:.3g} where it had been {np.median(begun):.3g} at first."
 
 
 def _finite_gradients(evidence: Evidence, step: int, rank: int) -> np.ndarray | None:

@@ -133,11 +133,13 @@ def _is_noise(evidence: Evidence, stop: int) -> bool:
 
 
 def _is_squared(evidence: Evidence, rates: Array, initial: float) -> bool:
-    """Whether (n,) rates begin far below what a schedule was given and do not climb: at its square, or where the model
-    knows nothing yet."""
-    if not initial > 0 or rates.max() > LOW * initial or (np.diff(rates) > 0).any():
+    """Whether (n,) rates are far below what a schedule was given: its square at most, for a while, or such that fall
+    where the model knows nothing yet."""
+    if not initial > 0 or rates.max() > LOW * initial:
         return False
-    return bool(abs(rates[0] / initial**2 - 1) <= NEAR) or (rates[-1] < rates[0] and _begins_at_chance(evidence))
+    is_square = bool(abs(rates.max() / initial / initial - 1) <= NEAR) and rates.argmax() + FEWEST <= len(rates)
+    falls = bool((np.diff(rates) <= 0).all() and rates[-1] < rates[0])
+    return is_square or (falls and _begins_at_chance(evidence))
 
 
 def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -> bool:
@@ -196,18 +198,18 @@ def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float,
 
 
 def _of_lambda(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
-    is_square = abs(rates[0] / initial**2 - 1) <= NEAR
+    is_square = abs(rates.max() / initial / initial - 1) <= NEAR
     given = f"about the square of the {initial:.3g}" if is_square else f"far below the {initial:.3g}"
     return _finding(
         evidence, only_rank(evidence), steps, rates, part,
-        f"it has been {rates.max():.3g} at most, {given} that its schedule was given, and it does not climb.",
+        f"it has been {rates.max():.3g} at most, {given} that its schedule was given.",
         "Cause (likely): the schedule of the learning rate: what LambdaLR is given is a factor of the rate, and a "
         "function that returns the rate itself is multiplied by it once more. Against that: the end of a longer "
         "schedule, as after a resume, is as low.",
         Remedy(
             "Have the function return a factor, 1.0 at the full rate.",
             "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (1 + 0.0003 * step) ** -0.75)",
-            f"the rate began at {rates[0] / initial:.2%} of what the schedule was given",
+            f"the rate was {rates.max() / initial:.2%} at most of what the schedule was given",
         ),
     )  # fmt: skip
 

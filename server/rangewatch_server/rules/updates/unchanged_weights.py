@@ -578,13 +578,16 @@ def _is_behind_its_like(left_out: Sequence[str], with_gradient: Collection[str])
 
 def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
     """A warning where it is most of what the optimizers have, or a third of it whose modules are called before all that
-    are reached: a few belong to layers that are not in use, and a head may be called for nothing."""
+    are reached, or what a module begins with that ends with reached ones: a few belong to layers that are not in use,
+    and a head may be called for nothing."""
     are_called = _are_before_others(evidence, optimizers.unreached)
-    first, count = optimizers.unreached[0], optimizers.unreached_count
+    cut = _cut_off_inside(evidence, optimizers.unreached)
+    count = optimizers.unreached_count
+    first = optimizers.unreached[0] if cut is None else cut.first
     held = optimizers.trainable_count - optimizers.left_out_count
     which = f"parameters {first} and {count - 1} more" if count > 1 else f"parameter {first}"
     return Finding(
-        severity="warning" if (3 if are_called else 2) * count >= held else "info",
+        severity="warning" if cut is not None or (3 if are_called else 2) * count >= held else "info",
         rank=event.rank, step=event.step, tensor=first, kind="weight", subject="no_gradient",
         summary=f"{place(event.step, event.rank)}: no backward has reached the {which}, which the optimizer "
         "has.",
@@ -598,6 +601,15 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
                 ]
                 * are_called
             ),
+            *(
+                []
+                if cut is None or are_called
+                else [
+                    f"In {cut.inside} their modules are called before {cut.reached}, which a gradient reaches, as it "
+                    f"reaches what comes before {cut.inside}: what they give is not used, or cut off in there, "
+                    "as by detach(), .data, no_grad or an argmax."
+                ]
+            ),
         ),
         remedy=(
             Remedy(
@@ -608,6 +620,32 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
         ),
         facts={"parameters": count, "of": held, "cause_class": "no_gradient"},
     )  # fmt: skip
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    """`inside` a module the parameter `first` and others get no gradient; `reached`, called after them, does."""
+
+    inside: str
+    first: str
+    reached: str
+
+
+def _cut_off_inside(evidence: Evidence, names: Sequence[str]) -> _Cut | None:
+    """The innermost module, in the middle of the model, all of which gets no gradient up to a module that does."""
+    entries, position = evidence.tensors.entries, evidence.tensors.position
+    calls = {each.fqn: int(position[at]) for at, each in enumerate(entries) if each.kind == "output"}
+    reached = {entries[int(each)].fqn.rpartition(".")[0] for each in tensors_of(evidence, "grad")} & set(calls)
+    unreached = {name.rpartition(".")[0]: name for name in reversed(names)}
+    around = {module[:at] for module in unreached for at, letter in enumerate(module) if letter == "."}
+    for inside in sorted(around, key=len, reverse=True):
+        inner = sorted(
+            (each for each in {*reached, *unreached} & set(calls) if each.startswith(f"{inside}.")),
+            key=calls.__getitem__,
+        )
+        cut = next((at for at, each in enumerate(inner) if each in reached), 0)
+        if cut and any(calls[each] < calls[inner[0]] for each in reached):
+            return _Cut(inside, unreached[inner[0]], inner[cut])
+    return None
 
 
 def _are_before_others(evidence: Evidence, names: Sequence[str]) -> bool:
