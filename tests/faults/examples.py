@@ -492,6 +492,11 @@ def bad_loss(recording: Recording) -> None:
     losses(recording, np.where(np.arange(200) == 150, np.nan, 1.0))
 
 
+def bad_evaluation(recording: Recording) -> None:
+    series = {"loss": 1.0, "val_loss": np.where(np.arange(200) == 149, np.nan, 1.2)}
+    recording.write([tensor("head")], 200, series=series)
+
+
 def spike(recording: Recording) -> None:
     losses(recording, np.r_[np.full(192, 2.0), np.full(8, 6.0)] + wave(200, 0.1)[0])
 
@@ -823,6 +828,7 @@ ALL = (
     Example("no_gradient", "", ignored),
     Example("summed_microbatches", "", summed),
     Example("loss_nonfinite", "", bad_loss),
+    Example("evaluation_nonfinite", "", bad_evaluation),
     Example("loss_spike", "", spike),
     Example("learning_lost", "", learning_lost),
     Example("loss_stuck", "", stuck),

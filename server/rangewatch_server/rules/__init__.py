@@ -68,7 +68,7 @@ from rangewatch_server.rules.mesh import (
     tied_weights,
     unequal_settings,
 )
-from rangewatch_server.rules.nonfinite import first_nonfinite, inf_by_design, loss_nonfinite
+from rangewatch_server.rules.nonfinite import evaluation_nonfinite, first_nonfinite, inf_by_design, loss_nonfinite
 from rangewatch_server.rules.precision import format_in_use, scale_stale, scale_too_small
 from rangewatch_server.rules.replicas import mismatch
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold
@@ -151,6 +151,7 @@ ALL: tuple[Rule, ...] = (
     repeated_random.RULE,
     sorted_classes.RULE,
     loss_nonfinite.RULE,
+    evaluation_nonfinite.RULE,
     loss_spike.RULE,
     learning_lost.RULE,
     schedule_restarted.RULE,

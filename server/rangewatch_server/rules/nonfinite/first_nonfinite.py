@@ -475,6 +475,7 @@ RULE = Rule(
     check=check,
     explains=(
         "loss_nonfinite",
+        "evaluation_nonfinite",
         "rank_failed",
         "loss_scale_collapse",
         "loss_scale_unexplained_skip",

@@ -39,7 +39,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if name is None:
         return
     level = level_for(evidence.stop - evidence.start, SCAN_COLUMNS)
-    for count, step in enumerate(_bad_steps(evidence, name, level, evidence.start, evidence.stop)):
+    for count, step in enumerate(bad_steps(evidence, name, level, evidence.start, evidence.stop)):
         if count == MOST_SKIPPED:
             return
         if not is_skipped(evidence, step):
@@ -47,7 +47,8 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
             return
 
 
-def _bad_steps(evidence: Evidence, name: str, level: int, start: int, stop: int) -> Iterator[int]:
+def bad_steps(evidence: Evidence, name: str, level: int, start: int, stop: int) -> Iterator[int]:
+    """Ascending, those in [start, stop) at which the series is NaN or Inf, found by columns of `level`."""
     if start >= stop or not evidence.ranks:
         return
     deadline.check()
@@ -59,7 +60,7 @@ def _bad_steps(evidence: Evidence, name: str, level: int, start: int, stop: int)
             yield at
         else:
             low, high = max(start, at * FANOUT**level), min(stop, (at + 1) * FANOUT**level)
-            yield from _bad_steps(evidence, name, level - 1, low, high)
+            yield from bad_steps(evidence, name, level - 1, low, high)
 
 
 def _finding(evidence: Evidence, name: str, step: int) -> Finding:
@@ -133,5 +134,5 @@ RULE = Rule(
     "to go back to a checkpoint from before that step. Where a loss scaler skipped such a step its weights were not "
     "changed, so it is not reported. A warning where the loss was finite again later.",
     check=check,
-    explains=("loss_spike", "short_spike", "exploding_gradient", "loss_stuck", *FOLLOWING),
+    explains=("evaluation_nonfinite", "loss_spike", "short_spike", "exploding_gradient", "loss_stuck", *FOLLOWING),
 )
