@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rangewatch.wire import events
 from rangewatch_server.rules.loss import schedule_restarted
 from rangewatch_server.rules.loss.schedule_restarted import find
 from tests.faults.families import resumes
@@ -37,6 +38,32 @@ def severities(recording: Recording, rates: np.ndarray, **series: np.ndarray) ->
 )  # fmt: skip
 def test_within_one_process(recording: Recording, plan: Plan, severity: str) -> None:
     assert severities(recording, course(plan)) == [severity] * bool(severity)
+
+
+def test_epochs_that_are_counted_for_steps(recording: Recording) -> None:
+    """The scheduler is made anew in each of them: a warm-up that never gets far."""
+
+    def plan(step: int) -> float:
+        epoch, place = divmod(step, 20)
+        return min(1.0, (1 + place + (1 + epoch if epoch else 0)) / 100) ** 2
+
+    recording.write(LAYERS, STEPS, series={"loss": np.ones(STEPS), "lr": course(plan)})
+    (finding,) = recording.diagnose(schedule_restarted.RULE).findings
+    assert (finding.severity, finding.step, finding.facts["earlier_step"]) == ("warning", 20, 2)
+    assert "from a place that lies 1 further on" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(("since", "is_loaded", "severity"), [(7, True, "warning"), (7, False, "info"), (0, True, "")])
+def test_a_fall_that_goes_on_from_near_its_peak(
+    recording: Recording, since: int, is_loaded: bool, severity: str
+) -> None:
+    """One that goes on from the peak itself is a warm restart's."""
+    rates = course(replayed(cosine(0, 240), 120, since))
+    loaded = [events.event(events.StateLoaded("SGD"), 1, 120)] if is_loaded else []
+    recording.write(LAYERS, STEPS, series={"loss": np.ones(STEPS), "lr": rates}, events=loaded)
+    assert [each.severity for each in recording.diagnose(schedule_restarted.RULE).findings] == [severity] * bool(
+        severity
+    )
 
 
 def test_a_snapshot_brings_its_rate_along(recording: Recording) -> None:

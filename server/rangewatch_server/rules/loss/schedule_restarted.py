@@ -3,7 +3,8 @@ scheduler's state: from a step on the rate is once more what it was from an earl
 
 A schedule may repeat itself on purpose: cycles begin where the one before has ended, each at its own beginning, and a
 snapshot that is restored brings its rate along. So a jump counts for more where another process of the run takes over,
-or where the earlier place lies in the midst of a rise.
+where the optimizer's state was loaded, or where the earlier place lies in the midst of a rise or a fall; and jumps that
+begin one step further on each time count epochs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import StateLoaded
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import WRITTEN, rates
 from rangewatch_server.rules.phrases import place
@@ -30,6 +32,9 @@ SAME = 16
 
 WARM_UP = 64
 """First steps in which the rate may rise by any factor."""
+
+SHIFTED = 2
+"""Jumps, behind the first, each of which begins as much further on."""
 
 ENDED = 0.11
 """So much or less of the rate that it starts over with is the end of a cycle, where checkpoints are saved. As a rule
@@ -49,6 +54,8 @@ class Restart(msgspec.Struct, frozen=True):
     """Whether another process of the run begins with this step."""
     is_single: bool
     """Whether no jump came before it, and none with which it starts over comes after it: cycles come again."""
+    shift: int = 0
+    """Steps by which each of several jumps begins further on than the one before; 0: they do not, or there is one."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -80,10 +87,27 @@ def find(start: int, values: Array, starts: Iterable[int] = ()) -> Restart | Non
         earlier = _earlier(values, at, jumps[:number])
         if earlier is not None:
             step, before, after = start + at, float(values[at - 1]), float(values[at])
-            later = (_earlier(values, each, jumps[:number]) for each in jumps[jumps >= at + SAME].tolist())
+            later = [_earlier(values, each, jumps[:number]) for each in jumps[jumps >= at + SAME].tolist()]
             is_single = number == 0 and all(each is None for each in later)
-            return Restart(step, start + earlier, before, after, step in set(starts), is_single)
+            shift = _shift(values, jumps) if number == 0 else 0
+            return Restart(step, start + earlier, before, after, step in set(starts), is_single, shift)
     return None
+
+
+def _shift(values: Array, jumps: Array) -> int:
+    """By how many places of the schedule each jump begins further on than the one before; 0: not all by as many."""
+    none, begins, places = np.zeros(0, np.int64), [0], [0]
+    for at in jumps.tolist():
+        if at < begins[-1] + SAME:  # a rise right behind a jump may be one, too
+            continue
+        earlier = _earlier(values, at, none)
+        if earlier is None:
+            return 0
+        around = max(each for each, begin in enumerate(begins) if begin <= earlier)
+        places.append(places[around] + earlier - begins[around])
+        begins.append(at)
+    steps = np.diff(places[1:])
+    return int(steps[0]) if len(steps) >= SHIFTED and (steps == steps[0]).all() else 0
 
 
 def _is_warming_up(values: Array, at: int) -> bool:
@@ -110,9 +134,18 @@ def _severity(evidence: Evidence, found: Restart) -> str:
     is_begin, is_rise = found.earlier <= evidence.start + 1, found.after > found.before
     if found.is_of_process and found.is_single:
         return "info" if is_begin and _has_ended(found) else "warning"
-    if is_rise or not found.is_single or _is_restored(evidence, found.step):
-        return ""  # warm restarts begin at their peak; cycles come again; a snapshot brings its rate along
+    if found.shift > 0:
+        return "warning"
+    if not found.is_single or _is_restored(evidence, found.step):
+        return ""  # cycles come again; a snapshot brings its rate along
+    if is_rise:
+        return "" if is_begin else "warning" if _is_loaded(evidence, found.step) else "info"  # a warm restart's peak
     return "info" if is_begin else "warning"
+
+
+def _is_loaded(evidence: Evidence, step: int) -> bool:
+    """Whether an optimizer was given a state right before."""
+    return any(abs(event.step - step) <= 1 for event, _ in evidence.details(StateLoaded))
 
 
 def _has_ended(found: Restart) -> bool:
@@ -131,6 +164,8 @@ def _finding(evidence: Evidence, found: Restart, severity: str) -> Finding:
     rank, is_begin = only_rank(evidence), found.earlier <= evidence.start + 1
     where = "starts over" if is_begin else f"goes on as it did from step {found.earlier} on"
     who = " Another process of the run begins with this step: the training was resumed." if found.is_of_process else ""
+    if found.shift:
+        who += f" And from each jump after it on it is so from a place that lies {found.shift} further on."
     against = (
         "a schedule that is to begin anew here."
         if not is_begin
@@ -172,7 +207,9 @@ RULE = Rule(
     "was given in epochs. The training warms up a second time, or decays from its peak again, and nothing fails. A "
     "warning where another process of the run takes over at that step in the midst of a schedule, or where the rate "
     "goes on from the midst of an earlier rise; info where a schedule begins anew from its start within one process, "
-    "or after it had come to its end, which may be meant. Cycles, warm restarts, and a snapshot that brings weights "
+    "or after it had come to its end, which may be meant. Where it rises by that it is info, and a warning where the "
+    "optimizer's state was loaded there; jumps that begin further on each time, as where epochs are counted for steps, "
+    "are a warning. Cycles, warm restarts, and a snapshot that brings weights "
     "and rate along are not reported. Rates that are logged now and "
     "then, and such that hardly change within 16 steps, say nothing.",
     check=check,

@@ -93,6 +93,13 @@ def remedies(
             "clip the gradients, where their sum is meant.",
             "def backward(loss, microbatches):  # of each\n    (loss / microbatches).backward()", because,
         )  # fmt: skip
+    elif is_of_calls and cause == "forward_arithmetic":
+        yield Remedy(
+            "Hold what one round passes on to the next, by a normalisation, a gate, a tanh or a clamp; and make the "
+            "recurrence longer in small steps.",
+            "", because,
+        )  # fmt: skip
+        yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", clip, because)
     elif is_of_calls and cause == "backward_arithmetic":
         yield Remedy(
             "Clip the gradients, and make the recurrence longer in small steps, or cut the backward off after some "

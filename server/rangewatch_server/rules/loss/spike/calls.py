@@ -40,6 +40,9 @@ def _calls(evidence: Evidence, step: int) -> Calls | None:
     return Calls(usual, now, is_more)
 
 
+GROWN_BITS = 10.0
+"""Bits by which an output of a longer recurrence is above its usual height where it is the values that grow."""
+
 SUMMED = 0.25
 """Part of the bits of so many microbatches from which on gradients are their sum: of what differs from one to the next
 that has half of them, and their mean none or fewer."""
@@ -110,4 +113,6 @@ def of_calls(
         f"From that very step on a part of the model is called {now[longer[0]]:g} times in a step, where it was "
         f"{usual[longer[0]]:g}: what one round multiplies values and gradients by is taken to that power."
     )
-    return [Candidate("backward_arithmetic", 0.88, (text,))]
+    # Where values are multiplied so far, gradients are with them; a chaotic recurrence has those alone.
+    is_of_values = max((each.bits for each in outputs), default=0.0) >= GROWN_BITS
+    return [Candidate("forward_arithmetic" if is_of_values else "backward_arithmetic", 0.88, (text,))]

@@ -16,7 +16,7 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, odd_rate
+from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
 from rangewatch_server.rules.loss.series import NORMS, RATES
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
@@ -42,6 +42,9 @@ from rangewatch_server.rules.rule import Remedy
 
 LASTING = 50
 """Steps for which no single batch keeps a loss high."""
+
+LATER, HIGHER = 3, 10.0
+"""Steps behind one in which a rate was raised, and how many times as far the loss must rise in them as in that one."""
 
 ODD_RANK = 3.0
 """How many times as large as of the others the rise of the loss of one rank must be that is alone with it."""
@@ -82,7 +85,8 @@ def explained(
     stays = moved is not None and moved.stays
     is_of_all_since = (is_lasting and not outputs) or stays
     logits = [each for each in outputs if are_logits(evidence.tensors.entries[each.tensor])]
-    rate, written, thawed = odd_rate(evidence, step), of_written(evidence, step), thawed_before(evidence, step)
+    rate = odd_rate(evidence, step) or _rate_of_this_step(evidence, name, step, usual)
+    written, thawed = of_written(evidence, step), thawed_before(evidence, step)
     # A loss is computed before the update of its own step: what is trained since that very step has not moved yet.
     thawed = None if thawed is not None and thawed.step >= step else thawed
     anew = of_begun_anew(evidence, name, step, usual)
@@ -136,6 +140,22 @@ def explained(
         None if place is None else place.fqn, None if place is None else place.kind, rank,
         {each.cause: each.weight for each in order}, next(iter(first.supports), ""),
     )  # fmt: skip
+
+
+def _rate_of_this_step(evidence: Evidence, name: str | None, step: int, usual: float) -> Rate | None:
+    """A learning rate that was raised in the very step, behind whose update the loss rose far higher than it had by
+    chance, or by another batch, right before it."""
+    if name is None:
+        return None
+    values = evidence.series(name, step, min(step + 1 + LATER, evidence.whole_stop))
+    high = values[1:][np.isfinite(values[1:])]
+    if not len(high) or not high.max() - usual >= HIGHER * max(float(values[0]) - usual, 0.0):
+        return None
+    rate = odd_rate(evidence, step + 1)
+    if rate is None or rate.step != step:
+        return None
+    text = rate.text.replace(ago_text(step, step + 1), "and the loss rose far higher once its update was made")
+    return msgspec.structs.replace(rate, text=text)
 
 
 def _is_lasting(evidence: Evidence, step: int, back: int | None) -> bool:
