@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire.events import Optimizers, event
 from rangewatch.wire.records import Event
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.nonfinite.first_nonfinite import RULE
@@ -48,6 +49,15 @@ class TestLearningRate:
         assert finding.remedy[0].text == "Set the learning rate back to 0.0001, or raise it in small steps."
         assert finding.remedy[0].code.endswith("group['lr'] *= 0.01")
         assert (finding.facts["before"], finding.facts["cause_step"]) == ("learning_rate", 27)
+
+    def test_one_parameter_group_s(self, recording: Recording) -> None:
+        """What is logged is the largest of all."""
+        named = event(Optimizers(("SGD",), groups=("embed.weight", "experts.4.0.weight")), 1, 2)
+        rates = {"lr": risen(BAD - 3, 0.3, 5e3), "lr_group_0": 0.3, "lr_group_1": risen(BAD - 3, 0.3, 5e3)}
+        finding = found(recording, UP, seen(MODEL[UP], weights=BAD_WEIGHT), named, series=rates)
+        rose = "of parameter group 1 (experts.4.0.weight) rose from 0.3 to 5e+03 at step 27, 3 steps before"
+        assert rose in finding.summary and finding.facts["where"] == "experts.4.0.weight"
+        assert finding.remedy[0].code == "optimizer.param_groups[1]['lr'] *= 6e-05"
 
     @pytest.mark.parametrize("step", [BAD - 8, BAD - 1])
     def test_the_steps_that_count(self, recording: Recording, step: int) -> None:

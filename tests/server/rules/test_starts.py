@@ -60,6 +60,9 @@ FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
         ({"lr": 0.5, "loss": STUCK, "name": "Lion"}, 0),
         ({"lr": 1.0, "loss": STUCK, "name": "Adadelta"}, 0),
         ({"lr": np.linspace(0, 0.5, STEPS), "loss": STUCK}, 0),  # a warm-up
+        ({"lr": 5.0, "loss": np.r_[-1.2, np.zeros(STEPS - 1)], "left": 1e-9}, 1),  # a policy
+        ({"lr": 5.0, "loss": np.r_[-1.2, np.zeros(STEPS - 1)], "left": 1e-3}, 0),
+        ({"lr": 5e-3, "loss": np.r_[-1.2, np.zeros(STEPS - 1)], "left": 1e-9}, 0),
     ],
 )
 def test_a_rate_that_is_too_high_from_the_start(recording: Recording, given: dict[str, Any], count: int) -> None:

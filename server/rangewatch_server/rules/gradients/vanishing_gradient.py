@@ -444,6 +444,10 @@ def _is_term(evidence: Evidence, tensor: int, since: int) -> bool:
 USUAL_BITS = 4.0
 """Bits within which the last gradient before the zeros, and what its module gives, must be of what was usual."""
 
+SATURATES = 100.0
+"""Magnitude of what a module gives from which on a tanh, a sigmoid or a softmax behind it, which may be a function, has
+no slope itself."""
+
 SATURATING = frozenset({"LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"})
 """Modules of torch whose own gates may be what has no slope any more, whatever they give."""
 
@@ -470,7 +474,7 @@ def _cut(evidence: Evidence, tensor: int, since: int) -> str:
     if (after[2:] == 0).any() or not before[0, -1] > 0 or not (after[1] > 0).all():
         return ""
     usual = np.nanmedian(before[:2], axis=1)
-    if _given_zeros(evidence, since, stop):
+    if _given_zeros(evidence, since, stop) or np.nanmedian(after[1]) >= SATURATES:
         return ""
     if before[0, -1] < usual[0] * 2.0**-USUAL_BITS or abs(np.log2(np.nanmedian(after[1]) / usual[1])) > USUAL_BITS:
         return ""

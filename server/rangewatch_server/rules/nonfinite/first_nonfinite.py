@@ -16,6 +16,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import RANGES, level_for
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
+from rangewatch_server.rules.loss.learning_rate import odd_rate
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.loss.spike import cause as spike_cause
 from rangewatch_server.rules.nonfinite import causes, operations
@@ -135,12 +136,19 @@ def _rates(case: Case, name: str) -> tuple[np.ndarray, np.ndarray]:
 def _rise(case: Case, step: int, low: float, high: float) -> Before:
     ago = case.bad.step - step
     when = f"{ago} step{'' if ago == 1 else 's'} before" if ago else "the same step"
-    rose = f"the learning rate rose from {low:.3g} to {high:.3g} at step {step}, {when}"
+    grouped = odd_rate(case.evidence, case.bad.step)
+    details: dict[str, Any] = {"lr_before": low, "lr": high, "cause_step": step}
+    whose = ""
+    if grouped is not None and grouped.step == step and grouped.group is not None:  # what is logged is the largest
+        low, high = grouped.low, grouped.high
+        whose = f" of parameter group {grouped.group}{f' ({grouped.first})' * bool(grouped.first)}"
+        details |= {"lr_before": low, "lr": high, "group": grouped.group, "where": grouped.first}
+    rose = f"the learning rate{whose} rose from {low:.3g} to {high:.3g} at step {step}, {when}"
     remedy = Remedy(
-        f"Set the learning rate back to {low:.3g}, or raise it in small steps.", lower_rate(low / high),
+        f"Set the learning rate{whose} back to {low:.3g}, or raise it in small steps.",
+        f"optimizer.param_groups[{details['group']}]['lr'] *= {low / high:.3g}" if whose else lower_rate(low / high),
         f"it had been {high / low:.3g} times as high for {ago} step{'' if ago == 1 else 's'}",
     )  # fmt: skip
-    details = {"lr_before": low, "lr": high, "cause_step": step}
     return Before("learning_rate", f"; {rose}", f"{rose[0].upper()}{rose[1:]}.", remedy, details)
 
 

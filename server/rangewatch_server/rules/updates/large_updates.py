@@ -1,5 +1,5 @@
 """A learning rate that has been far too high since the first step: each update is as large as the weights themselves,
-and the loss is where it began.
+and the loss is where it began, or, of one that may be below 0, next to nothing is left of the gradients.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ COLLAPSED = 0.03
 chance for long before it is learned, and keeps about a third of it.
 """
 
+DIED = 1e-6
+"""The same where the loss does not show whether anything is learned: nothing can be."""
+
 STAYED = 0.9
 """Part of the first loss above which nothing was learned."""
 
@@ -52,14 +55,19 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
     loss, rate = evidence.series(name, start, stop), rates(evidence, start, stop)
     later, rate = loss[SEEN // 2 :], rate[np.isfinite(rate)]
     later, last = (each[np.isfinite(each)] for each in (later, _last(evidence, name)))
-    if not np.isfinite(loss[0]) or not loss[0] > 0 or not len(later) or not len(last) or not len(rate):
+    if not np.isfinite(loss[0]) or not len(later) or not len(last) or not len(rate) or rate.min() < 0.5 * rate.max():
         return
     level = float(np.median(later))
-    if min(level, float(np.median(last))) < STAYED * loss[0] or rate.min() < 0.5 * rate.max():
+    if loss[0] > 0 and min(level, float(np.median(last))) < STAYED * loss[0]:
         return
     if diverged(evidence, name) is not None:  # `loss_spike` says so, from the step on at which it did
         return
     part = _part(evidence, start, float(rate.max()))
+    if loss[0] <= 0:  # as of a policy: how high it is says little
+        is_over = part is not None and part >= LARGE and _left(evidence, start + SEEN // 2, stop) <= DIED
+        if part is not None and is_over:
+            yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level, has_died=True)
+        return
     if part is not None and (
         part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name) and _has_collapsed(evidence))
     ):
@@ -82,10 +90,14 @@ def _is_at_chance(evidence: Evidence, name: str) -> bool:
 
 def _has_collapsed(evidence: Evidence) -> bool:
     """Whether next to nothing is left of the gradients of most matrices."""
-    stop = evidence.whole_stop
-    first, last = (_sizes(evidence, low, low + count) for low, count in ((evidence.start, 4), (stop - SEEN, SEEN)))
+    return _left(evidence, evidence.whole_stop - SEEN, evidence.whole_stop) <= COLLAPSED
+
+
+def _left(evidence: Evidence, low: int, stop: int) -> float:
+    """Part of the first gradients that is left in the steps [low, stop), the median of the matrices'; Inf: unknown."""
+    first, last = _sizes(evidence, evidence.start, evidence.start + 4), _sizes(evidence, low, stop)
     at = first > 0
-    return bool(at.any()) and float(np.median(last[at] / first[at])) <= COLLAPSED
+    return float(np.median(last[at] / first[at])) if at.any() else float("inf")
 
 
 def _sizes(evidence: Evidence, low: int, high: int) -> Array:
@@ -135,7 +147,9 @@ def _part(evidence: Evidence, start: int, rate: float) -> float | None:
     return rate * float(np.median(size * roots)) / (1 - momentum)
 
 
-def _finding(evidence: Evidence, step: int, part: float, rate: float, first: float, level: float) -> Finding:
+def _finding(
+    evidence: Evidence, step: int, part: float, rate: float, first: float, level: float, *, has_died: bool = False
+) -> Finding:
     rank = only_rank(evidence)
     return Finding(
         rank=rank, step=step, subject="high rate", kind=None,
@@ -151,6 +165,7 @@ def _finding(evidence: Evidence, step: int, part: float, rate: float, first: flo
             )
             + "and weights are initialised to about one over the root of a layer's inputs. Units die of it, or "
             "saturate.",
+            *(["Next to nothing is left of the gradients that the weights had at first."] * has_died),
             *(
                 [
                     "Next to nothing is left of the gradients that most weights had at first: the model gives one "
