@@ -13,6 +13,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
+from rangewatch_server.rules.loss.series import input_growth
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.phrases import in_bfloat16, in_float32, module_path, place, the
 from rangewatch_server.rules.recent import Array, Recent, odd_rank, recent, rows_of
@@ -298,6 +299,22 @@ def _evidence(evidence: Evidence, grown: list[Growth], others: str) -> Iterator[
         yield f"{len(grown) - 1} more tensors grow so; the first of all in call order is {the(entries[start.tensor])}."
 
 
+GIVEN_PART = 0.7
+"""Part of a growth, in bits, that the inputs' own explains it by."""
+
+
+def scale_inputs(evidence: Evidence, start: int, stop: int, bits: float) -> Remedy | None:
+    """Against values that grew by so many bits in the steps [start, stop), where what the model is given grew with
+    them; None where it did not, or is not known."""
+    given = input_growth(evidence, start, stop)
+    if given < GIVEN_PART * bits:
+        return None
+    return Remedy(
+        "Scale what the model is given, as by its own size or a logarithm: its inputs grow as fast.", "",
+        f"inputs grew by {given:.2g} bits since step {start}, and this by {bits:.2g}",
+    )  # fmt: skip
+
+
 def _remedies(evidence: Evidence, entry: TensorEntry, trend: Trend) -> Iterator[Remedy]:
     because = f"based on the growth since step {trend.first}, not on its cause"
     if entry.kind in ("output", "input") and entry.dtype == "float16":
@@ -311,6 +328,10 @@ def _remedies(evidence: Evidence, entry: TensorEntry, trend: Trend) -> Iterator[
             "Train in bfloat16, whose range is that of float32, where the hardware has it.",
             in_bfloat16(device_of(evidence)), because,
         )  # fmt: skip
+    of_inputs = scale_inputs(evidence, trend.first, trend.last + 1, trend.slope * (trend.last - trend.first))
+    if of_inputs is not None:
+        yield of_inputs
+        return
     yield Remedy(
         "Lower the learning rate, or clip the gradients, so that the weights before it grow more slowly.",
         "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)", because,

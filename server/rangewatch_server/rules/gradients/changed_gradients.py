@@ -278,6 +278,14 @@ RULE = Rule(
     "clip_grad_norm_ (torch 2.6 or newer), or one logged as grad_norm; all of it needs the kind `grad`.",
     check=check,
     thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),
-    explains=("loss_spike", "short_spike", "update_ratio", "unchanged_weights", "learning_lost", "loss_plateau"),
+    explains=(
+        "exploding_gradient",
+        "loss_spike",
+        "short_spike",
+        "update_ratio",
+        "unchanged_weights",
+        "learning_lost",
+        "loss_plateau",
+    ),
     leads_to=("first_nonfinite", "loss_nonfinite"),
 )

@@ -60,6 +60,11 @@ class Underflow(msgspec.Struct, frozen=True):
     before: float
     before_step: int
 
+    @property
+    def rises(self) -> bool:
+        """Whether much less of them was subnormal at first."""
+        return bool(self.before < self.subnormal[0] / 2) and self.before_step < self.since
+
 
 def measure(evidence: Evidence, share: float) -> Underflow | None:
     """What underflows in the newest full sets; None where no gradient of a narrow dtype has one."""
@@ -136,6 +141,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
             "tensors": len(underflow.tensors), "underflowing": len(underflow.lost),
             "subnormal_fraction": float(underflow.subnormal[0]), "zero_fraction": float(underflow.zero[0]),
             "rms": float(underflow.rms[0]), "cause_class": "loss_scale",
+            "cause_step": underflow.since if underflow.rises else underflow.before_step,
         },
     )  # fmt: skip
 
@@ -236,7 +242,7 @@ def _evidence(evidence: Evidence, underflow: Underflow) -> Iterator[str]:
             f"{name[:1].upper()}{name[1:]}: {subnormal:.0%} of the non-zero elements subnormal, {zero:.0%} zero, "
             f"root mean square {rms:.2g}."
         )
-    if underflow.before < underflow.subnormal[0] / 2 and underflow.before_step < underflow.since:
+    if underflow.rises:
         yield f"It rises: at step {underflow.before_step} at most {underflow.before:.0%} of them were subnormal."
     yield _scale(evidence)
     which = "too low" if evidence.is_loss_scaled else "missing"

@@ -17,7 +17,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.gradients.vanishing_depth import through_depth
-from rangewatch_server.rules.loss.series import has_converged
+from rangewatch_server.rules.loss.series import has_converged, loss_name
 from rangewatch_server.rules.phrases import listed, module_code, place, the
 from rangewatch_server.rules.recent import FEW_RANKS, Array, Recent, odd_rank, only_rank, recent, tensors_of, unscaled
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -193,17 +193,35 @@ ZERO_SHARE, FEWEST_ZERO = 0.5, 3
 
 
 def _all_zero(evidence: Evidence, tensors: Array, points: Recent) -> Iterator[Finding]:
-    """Most parameters have had a gradient of exactly 0 for long, and others have not."""
+    """Most parameters have had a gradient of exactly 0 for long, and others have not; or all have, and had another one
+    before."""
     seen = points.observed[tensors]
     long_seen = seen.sum(axis=1) >= ZERO_LASTING
     zero = np.array(
         [bool(points.zero[tensor][at][-ZERO_LASTING:].all()) for tensor, at in zip(tensors, seen, strict=True)], bool
     )
     dead, among = tensors[zero & long_seen], int(long_seen.sum())
-    if FEWEST_ZERO <= len(dead) < among and len(dead) >= ZERO_SHARE * among and not has_converged(evidence):
+    if FEWEST_ZERO <= len(dead) == among:
+        if _were_alive(evidence, dead) and _has_loss(evidence):
+            yield _zero_finding(evidence, dead[np.argsort(evidence.tensors.position[dead])], among, points)
+    elif len(dead) >= max(FEWEST_ZERO, ZERO_SHARE * among) and not has_converged(evidence):
         # Gradients are made from the loss on: the first of them in call order is nearest to where they end.
         order = dead[np.argsort(evidence.tensors.position[dead], kind="stable")]
         yield _zero_finding(evidence, order, among, points)
+
+
+def _were_alive(evidence: Evidence, dead: Array) -> bool:
+    """Whether there were gradients for long before: of such that died in the first updates `no_gradient` says so."""
+    since = [_zero_since(evidence, int(each)) for each in dead]
+    return max((each for each in since if each is not None), default=0) >= evidence.start + HISTORY
+
+
+def _has_loss(evidence: Evidence) -> bool:
+    """Whether the last losses are known, and are not 0: of one that is, gradients are 0 rightly."""
+    name = loss_name(evidence)
+    values = np.zeros(0) if name is None else evidence.series(name, evidence.whole_stop - LASTING, evidence.whole_stop)
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and bool(np.median(np.abs(values)) > 0)
 
 
 def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -> Finding:
@@ -216,7 +234,8 @@ def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -
     return Finding(
         severity="info" if known is not None and known.is_meant else "",
         rank=rank, step=step, tensor=entries[0].fqn, kind=entries[0].kind, subject="all zero",
-        summary=f"{place(step, rank)}: the gradients of {len(dead)} of {among} parameters are zero in every element; "
+        summary=f"{place(step, rank)}: the gradients of {f'{len(dead)} of' if len(dead) < among else 'all'} {among} "
+        "parameters are zero in every element; "
         f"counted from the loss, {the(entries[0])} is the first of them.",
         evidence=(
             f"That one has been zero in {zeros} of the last {int(points.observed[int(dead[0])].sum())} steps.",

@@ -109,3 +109,16 @@ def means(evidence: Evidence, name: str, level: int, groups: int) -> tuple[Array
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(count > bad, total / (count - bad), np.nan)
     return np.maximum(start, (block.first + np.arange(len(mean))) * size), mean
+
+
+def input_growth(evidence: Evidence, start: int, stop: int) -> float:
+    """Bits by which what the model is given has grown over the steps [start, stop), by the samples of its inputs: the
+    most of any, between its first and its last eighth; 0 where nothing is known."""
+    grown = [0.0]
+    for name in (each for each in INPUTS if evidence.has_series(each)):
+        values = evidence.series(name, max(start, evidence.start), stop)
+        values = values[np.isfinite(values) & (values > 0)]
+        few = max(1, len(values) // 8)
+        if len(values) >= 2 * few:
+            grown.append(float(np.log2(np.median(values[-few:]) / np.median(values[:few]))))
+    return max(grown)

@@ -559,7 +559,13 @@ def _too_large_updates(case: Case) -> Iterator[Candidate]:
     if blown is not None and blown[0] >= BLOWN:
         yield Candidate("learning_rate", 0.88, (blown_text(*blown[1:]),), _against_rate(case))
     bits = output_rise(case)
-    if bits is not None and bits >= BLOWN_BITS:
+    if bits is not None and bits >= BLOWN_BITS and (given := _given_rise(case)) is not None and given >= bits / 2:
+        text = (
+            f"What the model is given in this step is {2.0**given:.3g} times as large as in any before, by a sample of "
+            f"it, and the outputs before the first NaN or Inf are {2.0**bits:.3g} times as large as usual."
+        )
+        yield Candidate("data", 0.8, (text,))
+    elif bits is not None and bits >= BLOWN_BITS:
         text = f"The outputs before it were {2.0**bits:.3g} times as large as usual: the weights had moved far."
         if case.model_inputs is None:  # a batch with huge values looks alike
             unknown = "What the model was given was not recorded: a batch of huge values looks the same."
@@ -744,6 +750,18 @@ def _given_before(case: Case) -> float | None:
     parts = [evidence.series(name, low, step, case.bad.rank) for name in INPUTS if evidence.has_series(name)]
     values = [value for part in parts for value in part[np.isfinite(part) & (part > 0)]]
     return float(max(values)) if values else None
+
+
+def _given_rise(case: Case) -> float | None:
+    """Bits by which a root mean square of an input of the model is above all in the steps before; None: not known."""
+    evidence, step, rank = case.evidence, case.bad.step, case.bad.rank
+    low, rises = max(evidence.start, step - HISTORY), []
+    for name in (each for each in INPUTS if evidence.has_series(each)):
+        values = evidence.series(name, low, step + 1, rank)
+        before = values[:-1][np.isfinite(values[:-1]) & (values[:-1] > 0)]
+        if len(values) == step + 1 - low and len(before) and np.isfinite(values[-1]) and values[-1] > 0:
+            rises.append(float(np.log2(values[-1] / before.max())))
+    return max(rises, default=None)
 
 
 def is_repeated(case: Case) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rangewatch_server.rules.activations import initial_gain
+from rangewatch_server.rules.activations.headroom_trend import scale_inputs
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite import operations
@@ -133,6 +134,11 @@ def _is_of_the_batch(case: Case) -> bool:
 
 def growth_remedies(case: Case, growth: Growth | None) -> Iterator[Remedy]:
     if growth is None:
+        return
+    if (
+        of_inputs := scale_inputs(case.evidence, case.bad.step - growth.steps, case.bad.step + 1, growth.bits)
+    ) is not None:
+        yield of_inputs
         return
     yield Remedy(
         "Lower the learning rate, or warm it up for longer.", WARM_UP,

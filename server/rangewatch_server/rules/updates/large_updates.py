@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import LossFunction, Optimizers
+from rangewatch.wire.events import LossFunction, Optimizers, SampledWeights
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.loss_spike import diverged
-from rangewatch_server.rules.loss.series import loss_name, rates
+from rangewatch_server.rules.loss.series import TAKEN, loss_name, rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
@@ -143,8 +143,30 @@ def _part(evidence: Evidence, start: int, rate: float) -> float | None:
     if evidence.is_loss_scaled:
         scale = evidence.series("loss_scale", start, start + 4)
         size = size / max(1.0, float(scale[np.isfinite(scale)].max(initial=1.0)))
+    size = size * _given(evidence, start)
     momentum = min(0.99, max((known.momentum for _, known in evidence.details(Optimizers)), default=0.0))
     return rate * float(np.median(size * roots)) / (1 - momentum)
+
+
+def _given(evidence: Evidence, start: int) -> float:
+    """Part of what the backward makes that the optimizer is given, by the gradient that is looked at there: the loop
+    may divide it by a scale of its own, or clip it. 1 where that is not known."""
+    sampled = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
+    if sampled is None or not sampled.names or not evidence.has_series(TAKEN):
+        return 1.0
+    entries, gradients = evidence.tensors.entries, tensors_of(evidence, "grad").tolist()
+    mine = [each for each in gradients if entries[each].fqn == sampled.names[0]]
+    if not mine:
+        return 1.0
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + SEEN, ("amax",), np.array(mine[:1]))
+    made, taken = np.asarray(block.columns["amax"][0], np.float64), evidence.largest(TAKEN, start, start + SEEN)
+    if evidence.is_loss_scaled:
+        scale = evidence.series("loss_scale", start, start + len(made))
+        made = made / np.where(scale > 0, scale, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = taken / made
+    parts = parts[np.isfinite(parts) & (parts > 0)]
+    return min(1.0, float(np.median(parts))) if len(parts) else 1.0
 
 
 def _finding(

@@ -118,7 +118,8 @@ def first_ratio(evidence: Evidence, step: int) -> Riser | None:
 
 
 def is_input_side(evidence: Evidence, riser: Riser) -> bool:
-    """Whether its module is the first of the model that is called, so that the batch alone comes before it.
+    """Whether its module is the first of the model that is called, so that the batch alone comes before it; or is
+    called more often in the step than all before it, as a discriminator is, once of the data alone.
 
     An embedding gives rows of its weight, whatever the batch is.
     """
@@ -126,7 +127,13 @@ def is_input_side(evidence: Evidence, riser: Riser) -> bool:
         return False
     position = evidence.tensors.position
     outputs = activations(evidence)
-    return bool(position[riser.tensor] <= position[outputs].min())
+    before = outputs[position[outputs] < position[riser.tensor]]
+    if not len(before):
+        return True
+    chosen = np.array([*before.tolist(), riser.tensor])
+    calls = evidence.run.slice(RANGES, list(evidence.ranks), 0, riser.step, riser.step + 1, ("call_count",), chosen)
+    count = np.asarray(calls.columns["call_count"], np.float64)[:, 0]
+    return bool(count[-1] > count[:-1].max())
 
 
 def stays(evidence: Evidence, riser: Riser) -> bool:

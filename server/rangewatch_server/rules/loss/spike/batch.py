@@ -38,6 +38,9 @@ FACTOR_BITS, FACTOR_SLACK, FACTOR_PART = 3.0, 2.0, 0.2
 """Bits by which a loss must have risen whose gradients say that it was multiplied: as far as it, within so many bits
 and this part of its own. A squared error of odd targets raises them by half as many bits, a bounded one by none."""
 
+FAR_FACTOR_BITS = 6.0
+"""The same where the logged loss has not risen: rows that are wrong in one direction raise gradients by less."""
+
 FACTOR_ROOM = 4.0
 """A cross entropy of rows that were nearly right and are wrong raises both alike, by up to 1 over the part that was
 wrong, and so many times as far where rows no longer pull apart: a factor is only likely above that."""
@@ -179,6 +182,28 @@ def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Ite
     else:
         text = "A cross entropy of rows that the model had nearly right, and has wrong now, rises so by itself."
         yield Candidate("forward_arithmetic", 0.5, (texts[0], text))
+
+
+def of_multiplied(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
+    """The gradients rose at that step, those of outputs as far as those of parameters, and the logged loss did not."""
+    low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad")
+    if step - low < FEWEST or not len(tensors):
+        return
+    rise = _median_rise(evidence, tensors, low, step, rank)
+    of_outputs = _median_rise(evidence, tensors_of(evidence, "grad_output"), low, step, rank)
+    losses = evidence.series(name, low, step + 1, rank)
+    before = losses[:-1][np.isfinite(losses[:-1])]
+    if rise is None or of_outputs is None or not len(before) or not losses[-1] <= before.max():
+        return
+    slack = max(FACTOR_SLACK, FACTOR_PART * of_outputs)
+    if of_outputs < FAR_FACTOR_BITS or not np.isfinite(of_outputs) or abs(rise - of_outputs) > slack:
+        return
+    text = (
+        f"The gradients rose at that very step, those of outputs to about {2.0**of_outputs:.3g} times what was usual "
+        f"and those of parameters to {2.0**rise:.3g} times, while no output rose and the loss that is logged did not: "
+        "what the backward began with was multiplied after that, as by a weight of the batch, or a scale."
+    )
+    yield Candidate("forward_arithmetic", 0.84, (text,))
 
 
 def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:

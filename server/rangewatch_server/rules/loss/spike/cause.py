@@ -17,10 +17,10 @@ from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, odd_rate
-from rangewatch_server.rules.loss.series import NORMS, RATES
+from rangewatch_server.rules.loss.series import NORMS, RATES, loss_name
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
-from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_no_slope
+from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.idle_experts import idle_since
@@ -105,6 +105,7 @@ def explained(
         ),
         *(() if is_short else of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else of_factor(evidence, name, step, rank)),
+        *(() if outputs or (logged := loss_name(evidence)) is None else of_multiplied(evidence, logged, step, rank)),
         *(() if outputs or name is None else of_no_slope(evidence, name, step)),
     ]  # fmt: skip
     best: dict[str, Candidate] = {}

@@ -32,6 +32,10 @@ LESS_THAN_SHOWN, POSSIBLE = 0.84, 0.5
 LEAST_BITS = 3.0
 """By which a gradient must have risen at that very step."""
 
+LOW_BITS, SUMMED_BITS = 2.0, 6.0
+"""The same where a parameter before it has risen so far: the gradient of a mean is small at each element, and of one
+sign in all of them."""
+
 STILL_BITS = 1.0
 """By which none behind it may."""
 
@@ -61,8 +65,17 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
     entries, position = evidence.tensors.entries, evidence.tensors.position
     if len(of_outputs) < 2:
         return None
+    parameters = _rises(evidence, tensors_of(evidence, "grad"), step, history)
+    summed = max((int(position[each]) for each in parameters if parameters[each] >= SUMMED_BITS), default=-1)
     # Gradients are in the order of the backward: first those of the model's own outputs.
-    rose = sorted((each for each in of_outputs if of_outputs[each] >= LEAST_BITS), key=lambda each: int(position[each]))
+    rose = sorted(
+        (
+            each
+            for each, bits in of_outputs.items()
+            if bits >= LEAST_BITS or (bits >= LOW_BITS and position[each] < summed)
+        ),
+        key=lambda each: int(position[each]),
+    )
     if rose:
         first, entry = rose[0], entries[rose[0]]
         behind = [
@@ -70,7 +83,6 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
             for each, rise in of_outputs.items()
             if position[each] < position[first] or (each != first and entries[each].fqn == entry.fqn == "")
         ]
-        parameters = _rises(evidence, tensors_of(evidence, "grad"), step, history)
         has_summed = any(parameters[each] >= LEAST_BITS for each in parameters if position[each] < position[first])
         if not behind or max(behind) > STILL_BITS or has_summed:
             return None
@@ -82,15 +94,14 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
         )
         against = ("whether a weight behind it was changed, which raises the gradients before it as well.",)
         return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,), against), entry)
-    of_weights = _rises(evidence, tensors_of(evidence, "grad"), step, history)
     raised = sorted(
-        (each for each in of_weights if of_weights[each] >= LEAST_BITS), key=lambda each: int(position[each])
+        (each for each in parameters if parameters[each] >= LEAST_BITS), key=lambda each: int(position[each])
     )
     if not raised or max(of_outputs.values()) > STILL_BITS:
         return None
     more = f" and of {len(raised) - 1} more parameters" if len(raised) > 1 else ""
     text = (
-        f"{capital(the(entries[raised[0]]))}{more} rose {2.0 ** of_weights[raised[0]]:.3g} times at that very step, "
+        f"{capital(the(entries[raised[0]]))}{more} rose {2.0 ** parameters[raised[0]]:.3g} times at that very step, "
         "and that of no output did: "
     )
     if _is_penalty(evidence, raised, step):
