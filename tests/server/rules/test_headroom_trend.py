@@ -81,6 +81,17 @@ def test_growth_is_told_five_steps_ahead(recording: Recording, name: str) -> Non
     assert found.facts["earliest_steps"] <= found.facts["about_steps"] <= found.facts["latest_steps"]
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_values_that_grow_with_the_inputs(recording: Recording, grows: bool) -> None:
+    name = next(iter(GROWTH))
+    inputs = 2.0 ** GROWTH[name] if grows else np.ones(len(GROWTH[name]))
+    overflow = write(recording, GROWTH[name], series={"input_rms": inputs})
+    assert overflow is not None
+    ((_, found),) = warnings(recording, [overflow - 4])
+    advice = " ".join(each.text for each in found.remedy)
+    assert ("Scale what the model is given" in advice, "learning rate" in advice) == (grows, not grows)
+
+
 @pytest.mark.parametrize(
     ("name", "every"),
     [(name, 5 if name in LONG else 1) for name in GROWTH]

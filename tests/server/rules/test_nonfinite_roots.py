@@ -271,6 +271,17 @@ def test_a_buffer_as_the_memory_was(recording: Recording, name: str, is_near: bo
         assert finding.remedy[0].text.startswith("Compute table anew")
 
 
+@pytest.mark.parametrize(("given", "cause"), [(900.0, "data"), (1.0, "learning_rate")])
+def test_outputs_that_rose_with_what_the_model_is_given(recording: Recording, given: float, cause: str) -> None:
+    amax = np.ones((len(MODEL), STEPS))
+    amax[:2, BAD:] = 1100.0
+    event = seen(MODEL[2], model_inputs=[facts("input[0]", 3e3, dtype="float32")])
+    sizes = np.where(np.arange(STEPS) < BAD, 1.0, given)
+    finding = found(recording, 2, event, columns={"amax": amax}, series={"input_rms": sizes, "loss": np.ones(STEPS)})
+    assert finding.facts["cause_class"] == cause
+    assert any("learning rate" in each.text for each in finding.remedy) == (cause == "learning_rate")
+
+
 def test_a_parameter_that_is_bad_as_a_whole_was_not_initialised_so(recording: Recording) -> None:
     """As where code between the modules adds one that the last update made NaN."""
     large = facts("places", nan=32, dtype="float32")

@@ -636,6 +636,57 @@ def test_a_term_of_the_loss_that_was_raised(
     assert ("a sum in place of a mean" in finding.remedy[0].text) == (expected == "regularization")
 
 
+def test_a_penalty_on_a_mean_raises_sums_more_than_what_they_are_of(recording: Recording) -> None:
+    """It is of one sign in all elements."""
+    layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(OUTPUTS)] + OUTPUTS_OF
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[2:4, AT:] *= 6.0
+    amax[5, AT:] *= 500.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding), finding.tensor) == ("regularization", "mlp")
+
+
+@pytest.mark.parametrize(("times", "loss", "is_told"), [(1e4, 2.0, True), (20.0, 2.0, False), (1e4, 2.5, False)])
+def test_a_backward_of_what_was_multiplied_after_it_was_logged(
+    recording: Recording, times: float, loss: float, is_told: bool
+) -> None:
+    """As by the weight of one batch. What rises with the loss is no factor that the loss has not."""
+    layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(OUTPUTS)] + OUTPUTS_OF
+    amax = 2.0 ** NOISE.normal(0, 0.05, (len(layers), STEPS))
+    amax[:, AT : AT + 5] *= times
+    values = 2 + NOISE.normal(0, 0.05, STEPS)
+    values[AT] = loss
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": values})
+    found = recording.diagnose(exploding_gradient.RULE).findings
+    text = " ".join(sentence for each in found for sentence in each.evidence)
+    assert ("the loss that is logged did not" in text) == is_told
+
+
+@pytest.mark.parametrize(("calls", "expected"), [(3.0, "data"), (1.0, "weight")])
+def test_a_module_that_is_called_with_data_of_its_own(recording: Recording, calls: float, expected: str) -> None:
+    """A discriminator is called more often than the generator before it: once of the data alone."""
+    layers = [tensor(name, call_index=at) for at, name in enumerate(("maker", "judge", "head"))]
+    layers += [tensor("judge.weight", "grad", 3)]
+    amax = 2.0 ** NOISE.normal(0, 0.1, (4, STEPS))
+    amax[1:, AT:] *= 1e6
+    count = np.array([1.0, calls, calls, 1.0])[:, None]
+    recording.write(layers, STEPS, {"amax": amax, "call_count": count}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+
+
+@pytest.mark.parametrize(("after", "expected"), [(1e3, "learning_rate"), (5.0, "data")])
+def test_a_rate_that_rose_at_the_very_step_of_a_small_rise(recording: Recording, after: float, expected: str) -> None:
+    """Its update shows one step later, and far more."""
+    rate = np.where(np.arange(STEPS) >= AT, 0.1, 1e-3)
+    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+    loss[AT], loss[AT + 1 :] = 4.0, after
+    recording.write(TENSORS, STEPS, {"amax": height((GRAD, AT + 1, 30.0))}, series={"loss": loss, "lr": rate})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, cause(finding)) == (AT, expected)
+
+
 SUMS = [
     tensor(name, "grad", 8 + at, dtype="float32") for at, name in enumerate(("out.bias", "out.weight", "in.weight"))
 ]

@@ -71,6 +71,19 @@ def test_a_rate_that_is_too_high_from_the_start(recording: Recording, given: dic
     assert [each.facts["cause_class"] for each in found] == ["learning_rate"] * count
 
 
+@pytest.mark.parametrize(("part", "count"), [(1e-8, 0), (1.0, 1)])
+def test_gradients_that_the_loop_divides(recording: Recording, part: float, count: int) -> None:
+    """By a scale of its own, which the loss was multiplied by."""
+    sent = [
+        events.event(Optimizers(("SGD",)), 1, 2), events.event(LossFunction("mse", 10), 1, 0),
+        events.event(events.SampledWeights(("b.weight",), True), 1, 0),
+    ]  # fmt: skip
+    series = {"loss": STUCK, "lr": 0.05, "sampled_gradient": 1e8 * part}
+    recording.write([matrix("a.weight", 0), matrix("b.weight", 1)], STEPS, {"amax": 1e8}, series=series, events=sent)
+    found = [each for each in recording.diagnose(UPDATES).findings if each.subject == "high rate"]
+    assert len(found) == count
+
+
 @pytest.mark.parametrize(("size", "first", "count"), [(5e3, 400.0, 1), (5e3, 2.3, 0), (1.0, 400.0, 0)])
 def test_inputs_that_were_not_normalised(recording: Recording, size: float, first: float, count: int) -> None:
     loss = np.linspace(first, 1.0, STEPS)

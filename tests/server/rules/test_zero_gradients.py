@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,6 +35,18 @@ def test_a_relu_that_is_called_as_a_function(run: Run) -> None:
     found = next(each for each in run.get("/diagnosis")["findings"] if each["rule"] == RULE.name)
     assert (found["severity"], found["tensor"], found["facts"]["where"]) == ("warning", "head.weight", "head")
     assert (found["facts"]["zero"], found["facts"]["parameters"]) == (7, 8)
+
+
+@pytest.mark.parametrize(("loss", "since", "count"), [(0.5, 100, 1), (0.0, 100, 0), (0.5, 4, 0)])
+def test_all_from_one_step_on(recording: Recording, loss: float, since: int, count: int) -> None:
+    """As where the output is rounded. A hinge's are rightly so, and what died in the first updates has its own rule."""
+    layers = [tensor("head")] + [tensor(f"{at}.weight", "grad", at + 1, "float32") for at in range(4)]
+    amax = np.ones((5, 250))
+    amax[1:, since:] = 0.0
+    recording.write(layers, 250, {"amax": amax}, series={"loss": loss})
+    found = recording.diagnose(RULE).findings
+    assert [each.severity for each in found] == ["warning"] * count
+    assert all("the gradients of all 4 parameters are zero" in each.summary for each in found)
 
 
 def test_few_that_are_unused_are_quiet(recording: Recording) -> None:
