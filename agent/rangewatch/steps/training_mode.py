@@ -29,8 +29,9 @@ from rangewatch.recording.observer import is_being_captured, why_unobservable
 from rangewatch.recording.tensor_names import clean_modules, is_wrapped
 from rangewatch.wire.events import EvaluationMode, FrozenInTrain
 
-LASTING = 8
-"""Steps in a row that are reported: one or two may be meant, as for a picture of what the model looks at."""
+EARLY, LASTING = 2, 8
+"""Steps in a row that are reported: fewer than eight may be meant, as for a picture of what the model looks at, but may
+explain what happens at once, where the model was trained in `train()` before."""
 
 UNTRAINED, MOST_NORMS = "untrained_norms", 256
 """Series; and norms of a model whose running statistics are read, some 10 us each."""
@@ -73,12 +74,12 @@ class TrainingMode:
                 self._trained_steps += 1
                 if self._trained_steps == LASTING and (untrained := _untrained_norms(self._model())) is not None:
                     self._values.record(UNTRAINED, step, untrained)
-            was_reported, self._steps = self._steps >= LASTING, 0
+            was_reported, self._steps = self._steps >= EARLY, 0
             if was_reported:
                 self._emit(0, 0)
         elif in_eval and has_backward:
             self._steps += 1
-            if self._steps == LASTING:
+            if self._steps == LASTING or (self._steps == EARLY and self._was_trained):
                 dropouts, norms, where = self._idle()
                 if dropouts + norms:
                     self._emit(dropouts, norms, where)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import rangewatch
-from rangewatch.steps.training_mode import MODULES_A_STEP, FrozenParts, Search
+from rangewatch.steps.training_mode import LASTING, MODULES_A_STEP, FrozenParts, Search
 from tests.agent.ingest_double import IngestDouble
 
 Set = Callable[[nn.Module, int], None]
@@ -27,7 +28,16 @@ def train(ingest: IngestDouble, mode: Set, model: nn.Module | None = None, steps
             optimizer.zero_grad()
             model(torch.randn(4, 3)).square().sum().backward()
             optimizer.step()
-    return [(each.step, each.data) for each in ingest.events("evaluation_mode")]
+    return list(lasting([(each.step, each.data) for each in ingest.events("evaluation_mode")]))
+
+
+def lasting(events: list[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Without what is reported of spells that may be over at once."""
+    is_lasting = False
+    for step, data in events:
+        if data["steps"] >= LASTING or (is_lasting and not data["steps"]):
+            yield step, data
+        is_lasting = data["steps"] >= LASTING
 
 
 def left(model: nn.Module, step: int) -> None:
@@ -65,6 +75,14 @@ def test_one_that_is_set_back(ingest: IngestDouble) -> None:
             model.train()
 
     assert [(step, data["steps"]) for step, data in train(ingest, set_back)] == [(12, 8), (16, 0)]
+
+
+def test_a_change_of_mode_is_reported_at_once(ingest: IngestDouble) -> None:
+    """It may explain a jump. Of a model that was in eval() from the start nothing has changed."""
+    train(ingest, one_evaluation)
+    assert [(each.step, each.data["steps"]) for each in ingest.events("evaluation_mode")] == [(6, 2), (7, 0)]
+    train(ingest, lambda model, step: model.eval())
+    assert [each.data["steps"] for each in ingest.events("evaluation_mode")][2:] == [8]
 
 
 def one_evaluation(model: nn.Module, step: int) -> None:

@@ -60,6 +60,15 @@ def test_a_learning_rate_that_rose(recording: Recording) -> None:
     assert "Set the learning rate back to 0.001" in finding.remedy[0].text
 
 
+@pytest.mark.parametrize(("norms", "since", "expected"), [(3, AT, "eval"), (0, AT, "data"), (3, AT - 1, "data")])
+def test_a_mode_that_changed_at_that_very_step(recording: Recording, norms: int, since: int, expected: str) -> None:
+    """Without running statistics nothing much changes."""
+    known = [events.event(events.EvaluationMode(2, 1, norms, True), 1, since + 1)]
+    finding = found(recording, (GRAD, AT, 30.0), events=known)
+    assert cause(finding) == expected
+    assert ("Call model.train()" in finding.remedy[0].text) == (expected == "eval")
+
+
 def test_one_that_rose_at_that_very_step_had_no_part_in_it(recording: Recording) -> None:
     rate = np.full(STEPS, 1e-3)
     rate[AT:] = 0.1

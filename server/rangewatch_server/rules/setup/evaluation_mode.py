@@ -23,7 +23,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     yield from _untrained(evidence)
     every = evidence.details(EvaluationMode)
     for at, (event, known) in enumerate(every):
-        if known.steps > 0:
+        if known.steps >= LASTING:
             later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
             yield _finding(known, event.rank, event.step, later[0].step if later else None)
             return

@@ -17,7 +17,7 @@ NAMES = {
     "clip": "gradients that were no longer clipped", "mask": "a mask that changed",
     "no_gradient": "how the loss is computed", "dead_units": "experts that no row reaches any more",
     "regularization": "a term of the loss that was raised",
-    "backward_arithmetic": "arithmetic of the backward",
+    "backward_arithmetic": "arithmetic of the backward", "eval": "the model's mode",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -45,6 +45,7 @@ TESTS = {
     "regularization": "Log each term of the loss by itself: the one that rose at that step is it.",
     "dead_units": "Count the rows that each expert is given, in the steps before it and since.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
+    "eval": "Compute the loss of one batch in train() and in eval().",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
 
@@ -181,6 +182,13 @@ def remedies(
             "mask = torch.zeros(4, 8).masked_fill(torch.arange(8) >= 5, float('-inf'))  # places from 5 on are padding",
             because,
         )
+    elif cause == "eval":
+        yield Remedy(
+            f"Call model.train() before step {step}, after the evaluation. If batch norms are to stand still from "
+            "there on, see what their running statistics are of: an evaluation in train() moves them.",
+            "model.train()  # before the forward of each training step", because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
     elif cause == "no_gradient":
         yield Remedy(
             "Compute the loss in float32, its sums above all, and divide only then; and look for a clamp that all "

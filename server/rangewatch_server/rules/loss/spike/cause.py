@@ -23,6 +23,7 @@ from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, 
 from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
+from rangewatch_server.rules.loss.spike.changed_mode import of_mode
 from rangewatch_server.rules.loss.spike.idle_experts import idle_since
 from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
@@ -96,7 +97,8 @@ def explained(
     idle = idle_since(evidence, step)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
     every = [
-        *anew, *written, *restored, *calls, *(each.candidate for each in (term, idle) if each is not None),
+        *of_mode(evidence, step), *anew, *written, *restored, *calls,
+        *(each.candidate for each in (term, idle) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
