@@ -20,7 +20,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "not_fused": "device: why the fused kernel is not in use",
     "sampled_weights": "which parameters are compared between updates",
     "frozen_in_train": "a frozen part of the model came from `eval()` into `train()` while the rest was trained",
-    "evaluation_mode": "the whole model was trained in `eval()` for 8 steps, or for 2 after `train()`, and when that ends",
+    "evaluation_mode": "the whole model was trained in `eval()` for 8 steps, or 2 after `train()`, and when that ends",
     "wrapper_bypassed": "the module inside DistributedDataParallel was called itself for 8 steps, and when that ends",
     "loss_function": "the first loss is a cross entropy, and over how many classes",
     "loss_broadcast": "one of the first losses compares every prediction with every target, by its shapes",
