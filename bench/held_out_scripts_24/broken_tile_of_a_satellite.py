@@ -1,6 +1,6 @@
 """A masked autoencoder of patches with mixer layers over satellite tiles. FAULT at step 105: one tile carries the filler value of a missing measurement, 3.2e38, at
 one point of one channel; its sum over the patch exceeds float32, the loss is inf or NaN and the weights follow.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.70 to 0.18 at step 104, NaN from step 105 on.
 Cause: data. Step: 105. Right: batch / input / data / filler. Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["data"], "step": [104, 106], "place": None, "rank": 0,
           "right": "(?i)batch|input|data|sample", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

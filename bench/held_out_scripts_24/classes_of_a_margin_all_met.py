@@ -1,8 +1,8 @@
 """A small highway net with a multi-class hinge loss over soil samples and a clip written by hand. FAULT at the step where every sample of a batch meets its margin: the
 loss and all gradients are exactly 0, the clip computes limit / norm = inf, and 0 times inf is NaN in every weight.
-Without Rangewatch: @@
-Cause: clip (also backward_arithmetic, eps: the division by 0). Step: @STEP@. Right: clip / norm / divide / eps. Wrong: GradScaler, lower the rate, attention mask."""
-EXPECT = {"cause": ["clip", "eps", "backward_arithmetic"], "step": [0, 0], "place": None, "rank": 0,
+Without Rangewatch: loss 0.91 to 0.004 at step 160; at step 162 it and the norm are 0, from step 163 on the norm and the weights are NaN and the hinge loss reads 0.0.
+Cause: clip (also backward_arithmetic, eps: the division by 0). Step: 162. Right: clip / norm / divide / eps. Wrong: GradScaler, lower the rate, attention mask."""
+EXPECT = {"cause": ["clip", "eps", "backward_arithmetic"], "step": [161, 164], "place": None, "rank": 0,
           "right": "(?i)clip|norm|divi|eps|zero", "wrong": ["GradScaler", "[Ll]ower the learning rate", "attention mask"]}
 import torch
 import torch.nn.functional as F

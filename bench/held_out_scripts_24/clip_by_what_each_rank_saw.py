@@ -1,6 +1,6 @@
 """Two gloo ranks, gradients averaged by hand, a language net of one causal attention layer. FAULT from step 0 on (at work in each step whose norm exceeds the limit): each rank has
 measured the norm of its own gradient before the reduction and scales the averaged gradient by it; the ranks take steps of unlike length and their weights drift apart.
-Without Rangewatch: @@
+Without Rangewatch: the output weights of the ranks are 1.2 apart at step 20 and 3.1 of 8.1 at the end; 0 with the norm taken after the reduction; loss 3.3 to 1.2.
 Cause: replicas (they drift apart) or clip. Step: from 0 on, a state. Right: clip after the reduction / same norm / replicas / differ. Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["replicas", "clip", "communication"], "step": [0, 179], "place": None, "rank": None, "ranks": 2,
           "right": "(?i)clip|norm|replica|rank|differ|broadcast|reduc", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

@@ -1,6 +1,6 @@
 """An encoder of patients predicts the response to each of six drugs; the response to the drug given is gathered. FAULT from step 0 on: the gathered values have the shape
 (64, 1), the targets (64,): the difference is broadcast to 64 x 64, each patient is compared with every target of the batch, and the net learns the mean.
-Without Rangewatch: @@
+Without Rangewatch: loss 5.0 to 6.3 at the end (the variance of the targets), the spread of the guesses falls to 0.05; with equal shapes the loss is 0.24.
 Cause: data or forward_arithmetic (the shapes in the loss); that none is named is fair, as the numbers are all sound. Step: from 0 on, a state. Right: any.
 Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["data", "forward_arithmetic", "(none)"], "step": [0, 219], "place": None, "rank": 0, "least": "info",

@@ -1,6 +1,6 @@
 """A graph net over molecules-like rings that predicts an energy. FAULT from step 0 on: the message passing returns `.data` (a trace of a memory saving try), so
 the loss of the readout never reaches the rounds; they stay as they were initialised, though the optimizer holds them and they are meant to learn.
-Without Rangewatch: @@
+Without Rangewatch: the rounds have no gradient at all; loss 1.04 to 0.24 at the end, 0.11 with the gradient.
 Cause: no_gradient. Step: from 0 on, a state. Place: rounds. Right: detach / no grad / gradient does not reach. Wrong: GradScaler, attention mask, learning rate."""
 EXPECT = {"cause": ["no_gradient"], "step": [0, 199], "place": "(atom|rounds).*", "rank": 0,
           "right": "(?i)detach|no_grad|grad", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

@@ -1,7 +1,7 @@
 """A factorisation machine with a deep part that rates films. FAULT from step 0 on: the second layer of the deep part is initialised with a standard deviation of 150 where 0.15 was
-meant; the first outputs are in the thousands, and the loss begins at millions and never comes to the level of the guess of a constant.
-Without Rangewatch: @@
-Cause: weight (the initialisation). Step: 0 to 30. Place: deep. Right: initialisation / weight. Wrong: GradScaler, attention mask."""
+meant; the first outputs are in the tens and more, and the loss begins at thousands and never comes to the level of the guess of a constant.
+Without Rangewatch: loss 2,173 at step 0, 580 at step 3, 6.2 at the end, above the 1.3 of a constant; with 0.15 it is 0.86.
+Cause: weight (the initialisation). Step: from 0 on, a state. Place: deep. Right: initialisation / weight. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["weight"], "step": [0, 199], "place": "deep.*", "rank": 0,
           "right": "(?i)initiali|weight|scale", "wrong": ["GradScaler", "attention mask"]}
 import torch

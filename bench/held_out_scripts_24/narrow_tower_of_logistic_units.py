@@ -1,6 +1,6 @@
 """A column of eighteen 1x1-convolved logistic layers (as in the books of 1990) over small colour tiles, six kinds. FAULT from step 0 on: each logistic layer multiplies
 the gradient by a quarter or less; the first layers get a gradient ten orders below the last and do not learn.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.86 to 1.81 (chance is 1.79); gradient norm 3e-16 in the first layer, 0.05 in the last.
 Cause: no_gradient or dead_units (vanishing gradients of saturating units); weight (initialisation) is fair. Step: from 0 on, a state. Right: vanish / sigmoid / ReLU / norm / residual / gradient.
 Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["no_gradient", "dead_units", "backward_arithmetic", "weight"], "step": [0, 179], "place": None, "rank": 0,

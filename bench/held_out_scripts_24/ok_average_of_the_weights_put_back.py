@@ -1,6 +1,6 @@
 """A denoising diffusion net on spirals with a moving average of the weights. HEALTHY: each 60 steps the average is copied into the net (Reptile-like), the moments of Adam are emptied,
 and the rate warms up over 10 steps anew; the loss is noisy by its nature, as each step draws its own noise levels.
-Without Rangewatch: @@"""
+Without Rangewatch: smoothed loss 1.0 to 0.48."""
 EXPECT = {"healthy": True}
 import math
 import torch

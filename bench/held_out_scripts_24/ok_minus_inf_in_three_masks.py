@@ -1,6 +1,6 @@
 """A set-to-sequence transformer sorts digits of sets of unlike size. HEALTHY: the causal mask holds -inf, the padding mask is true at up to two thirds of the places, and the logits
 of digits already used are set to -inf before the softmax; two microbatches are accumulated.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 2.2 to 0.007."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F
@@ -42,16 +42,16 @@ def sets(n):
 model = Sorter()
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 handle = rangewatch.attach(model, optimizer)
-for step in range(170):
+for step in range(160):
     optimizer.zero_grad()
     total = 0.0
     for _ in range(2):
-        x, pad, y, used, target = sets(32)
+        x, pad, y, used, target = sets(24)
         loss = F.cross_entropy(model(x, pad, y, used).flatten(0, 1), target.flatten()) / 2
         loss.backward()
         total += loss.item()
     optimizer.step()
-    if step % 20 == 0 or step == 169:
+    if step % 20 == 0 or step == 159:
         print(step, total, flush=True)
     handle.log(loss=total)
 handle.detach()

@@ -1,6 +1,6 @@
 """A residual MLP that predicts tides of a lagoon in float16 autocast. HEALTHY: the GradScaler begins at 2**30 on purpose, skips the first steps (the loss is sound) and finds its
 scale by halving; then it doubles every 40 steps and now and then skips one again.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 0.65 to 0.17, the scale settles at 262,144 to 524,288."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """A skip-gram with negatives over 1,500 words by Zipf's law, sparse embeddings under SparseAdam. HEALTHY: most rows get no gradient in most steps and the rarest none at all; the
 gradients are sparse tensors.
-Without Rangewatch: @@"""
+Without Rangewatch: loss 0.74 to 0.34."""
 EXPECT = {"healthy": True}
 import torch
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 """A net with two gated layers that tells five kinds of engine noise apart, with a Lion optimizer of its own. FAULT from step 0 on: the decay is p.mul_(1 - decay) and
 not p.mul_(1 - rate * decay): with a decay of 0.1 every weight loses a tenth at each step, five hundred times more than is meant; the weights fall to nearly nothing.
-Without Rangewatch: @@
+Without Rangewatch: norm of the weights 10.3 to 3.0 at step 20; loss 1.62 to 1.54 at step 8 and 1.48 to 1.56 to the end; with rate * decay it is 0.25 to 0.52 at the end.
 Cause: regularization (or optimizer: the update rule; or weight: they collapse). Step: from 0 on, a state. Right: weight decay / decoupled / multiply by the rate.
 Wrong: GradScaler, attention mask, lower the learning rate."""
 EXPECT = {"cause": ["regularization", "optimizer"], "step": [0, 199], "place": None, "rank": 0,

@@ -1,5 +1,5 @@
 """A gated conv autoencoder of one-dimensional profiles trained with plain SGD. FAULT from step 0 on: the rate is 4.0, meant as 0.04; the loss leaves the scale at once.
-Without Rangewatch: @@
+Without Rangewatch: loss 3.0, 8.4, 1e15 at steps 0 to 2, NaN from step 3 on.
 Cause: learning_rate. Step: 0 to 10. Right: lower the learning rate. Wrong: GradScaler, attention mask, bad batch."""
 EXPECT = {"cause": ["learning_rate"], "step": [0, 10], "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b", "wrong": ["GradScaler", "attention mask"]}

@@ -1,6 +1,6 @@
 """A small U-shaped conv net that segments discs on a noisy ground. FAULT from step 90 on: the polynomial schedule was given the number of batches of one device
 where the run has two and a half times as many: from step 90 on the rate of both groups is 0, and the last 130 steps teach nothing.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.71 to 0.38 at step 90 and 0.38 to 0.39 to the end; with a schedule of 220 it is 0.23 at the end.
 Cause: learning_rate. Step: 90 to the end, a state. Right: learning rate is 0 / schedule / total steps. Wrong: GradScaler, attention mask, dead units, lower the rate."""
 EXPECT = {"cause": ["learning_rate"], "step": [88, 219], "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b|schedul", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

@@ -1,6 +1,6 @@
 """A contextual bandit: a soft policy with an entropy bonus and a running baseline sells one of eight offers. FAULT at step 125: one reward of the log is NaN (a price is missing);
 the advantage, the loss and all weights are NaN from then on.
-Without Rangewatch: @@
+Without Rangewatch: reward -0.1 to 1.4 at step 124; loss NaN from step 125 on, the reward is about 0 then.
 Cause: data. Step: 125. Right: reward / target / data / NaN / batch. Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["data"], "step": [124, 126], "place": None, "rank": 0,
           "right": "(?i)reward|target|data|batch|input|label|loss", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

@@ -1,6 +1,6 @@
 """An actor and critic with a shared trunk that learn to keep a two-jointed arm at rest; 64 arms at once, one-step returns. FAULT at step 120: the encoder of one joint reads 1e30
 for one step; the value and the loss overflow (the square of 1e30), the net is NaN from then on.
-Without Rangewatch: @@
+Without Rangewatch: loss 17 to 2.2 at step 119, inf at step 120, NaN from step 121 on.
 Cause: data. Step: 120. Right: observation / input / data / batch. Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["data"], "step": [119, 121], "place": None, "rank": 0,
           "right": "(?i)observ|input|data|batch|sample", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

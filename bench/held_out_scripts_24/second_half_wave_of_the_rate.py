@@ -1,6 +1,6 @@
 """A conditional VAE of handwritten-like strokes. The rate follows a cosine from 3e-3 down to 3e-5, then a second cosine. FAULT at step 110: the second cosine was written for a
 plain SGD and begins at 0.3, a hundred times the first.
-Without Rangewatch: @@
+Without Rangewatch: loss 51 to 3.1 at step 109, 3.5 at step 110, 66 at 111, 223 at 112, 2.8 at the end.
 Cause: learning_rate. Step: 110. Right: learning rate / schedule / restart. Wrong: GradScaler, attention mask, bad batch."""
 EXPECT = {"cause": ["learning_rate"], "step": [109, 118], "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b|schedul|restart", "wrong": ["GradScaler", "attention mask"]}

@@ -1,6 +1,6 @@
 """Two gloo ranks under DDP train a net that tells the language of a bag of letter pairs. FAULT at step 130: the shard of rank 1 holds a record with a label that does not exist;
 its check raises a ValueError, and rank 0 then fails or waits in the all-reduce.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.97 to 0.44 at step 129; rank 1 raises at step 130, rank 0 fails with "Connection closed by peer".
 Cause: crash (or data: the record). Step: 130. Rank: 1. Right: exception / rank 1 / ValueError / traceback. Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["crash", "data"], "step": [128, 131], "place": None, "rank": 1, "ranks": 2,
           "right": "(?i)exception|rais|ValueError|traceback|crash|error|stack", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

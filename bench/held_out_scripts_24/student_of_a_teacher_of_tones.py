@@ -1,6 +1,6 @@
 """Distillation: a bidirectional GRU student learns the soft tone labels of a frozen teacher. FAULT from step 0 on: F.kl_div is given the student's softmax where it expects its
 logarithm; the loss is below 0 where a KL divergence cannot be, and pushes the student to one class per frame.
-Without Rangewatch: @@
+Without Rangewatch: loss -1.73 to -1.99; the true divergence rises from 0.49 to 2.05; with log_softmax it is 0.016 at the end.
 Cause: forward_arithmetic (a wrong loss) or data; that none is named is fair. Step: from 0 on, a state. Right: any. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data", "(none)"], "step": [0, 179], "place": None, "rank": 0, "least": "info",
           "right": "", "wrong": ["GradScaler", "attention mask"]}

@@ -1,7 +1,7 @@
 """A dilated conv net that forecasts the tide from the last 48 hours. The rate falls from 0.05 by 4.5 % a step. FAULT at step 140: the run comes back after a
 power cut; weights and moments are restored, the counter of the schedule is not, so the rate goes from 8e-5 to its peak of 0.05 at once, and with it the
 moments of a fine-tuned net.
-Without Rangewatch: @@
+Without Rangewatch: loss 0.55 to 0.0078 at step 139, 0.0074 at step 140, 0.021 at 141, 0.98 at step 147, 0.013 at the end.
 Cause: learning_rate (or optimizer: the state restored is not whole). Step: 140. Right: learning rate / schedule / restore the scheduler.
 Wrong: GradScaler, attention mask, bad batch."""
 EXPECT = {"cause": ["learning_rate", "optimizer"], "step": [139, 150], "place": None, "rank": 0,

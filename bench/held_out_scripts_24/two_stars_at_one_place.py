@@ -1,6 +1,6 @@
 """A net that lays out stars on a plane such that their distances are the given ones (a learnt multidimensional scaling); the distance is the root of the squared sum. FAULT at
 step 112: two stars of a batch are the same one, their distance is exactly 0, the slope of the root there is inf, and inf times 0 is NaN.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.02 to 0.20 at step 112 (sound there), NaN from step 113 on.
 Cause: backward_arithmetic or eps; the doubled star (data) is fair. Step: 112. Right: sqrt / root / eps / zero / distance. Wrong: GradScaler, lower the rate, attention mask."""
 EXPECT = {"cause": ["backward_arithmetic", "eps", "data"], "step": [111, 113], "place": None, "rank": 0,
           "right": "(?i)sqrt|root|eps|zero|distance|backward|gradient|norm", "wrong": ["GradScaler", "[Ll]ower the learning rate", "attention mask"]}
