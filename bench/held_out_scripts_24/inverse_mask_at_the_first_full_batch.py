@@ -1,6 +1,6 @@
-"""A net with attention pooling and one self-attention layer that tells the tone of short messages. FAULT at step 90: the padding mask is inverted (True where a word stands) from the start;
+"""A net with one self-attention layer of its own that tells the tone of short messages. FAULT at step 90: the padding mask is inverted (True where a word stands) from the start;
 while the messages have padding the words merely look at the padding; the first batch cut to full length has none, each row of the softmax is all -inf, and the loss is NaN.
-Without Rangewatch: @@
+Without Rangewatch: loss 1.17 to 0.36 at step 89, NaN from step 90 on.
 Cause: mask. Step: 90 (or before, for a mask that hides the words). Right: mask. Wrong: GradScaler, lower the rate, bfloat16."""
 EXPECT = {"cause": ["mask"], "step": [0, 91], "place": None, "rank": 0,
           "right": "(?i)mask", "wrong": ["GradScaler", "[Ll]ower the learning rate", "bfloat16"]}
