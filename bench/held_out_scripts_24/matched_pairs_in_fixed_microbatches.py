@@ -3,7 +3,7 @@ are accumulated to a step. FAULT from step 8 on: sampler.set_epoch is never call
 the same three rivals for ever, and the towers learn these and no more.
 Without Rangewatch: loss 1.73 to 0.006; on unseen pairs against 63 rivals 1.85 at the end, 1.56 with set_epoch.
 Cause: data. Step: from 8 on (the second epoch), a state. Right: set_epoch / sampler / shuffle / same order. Wrong: GradScaler, attention mask, replicas drift."""
-EXPECT = {"cause": ["data"], "step": [8, 167], "place": None, "rank": 0, "ranks": 2, "least": "info",
+EXPECT = {"cause": ["data"], "step": [8, 159], "place": None, "rank": 0, "ranks": 2, "least": "info",
           "right": "(?i)set_epoch|sampler|shuffl|order|epoch", "wrong": ["GradScaler", "attention mask"]}
 import torch
 import torch.distributed as dist
@@ -39,7 +39,7 @@ sampler = DistributedSampler(TensorDataset(items, twins), num_replicas=2, rank=r
 loader = DataLoader(TensorDataset(items, twins), batch_size=4, sampler=sampler)
 step = micro = 0
 total = 0.0
-for epoch in range(21):
+for epoch in range(20):
     for a, b in loader:
         scores = model(a, b)
         loss = F.cross_entropy(scores, torch.arange(len(a))) / 3
@@ -52,7 +52,7 @@ for epoch in range(21):
             p.grad /= 2
         optimizer.step()
         optimizer.zero_grad()
-        if rank == 0 and (step % 20 == 0 or step == 167):
+        if rank == 0 and (step % 20 == 0 or step == 159):
             with torch.no_grad():
                 unseen = F.cross_entropy(model(fresh, fresh_twins).view(4, 64, 4, 64)[0, :, 0], torch.arange(64))
             print(step, total, "unseen, against 63 rivals", unseen.item(), flush=True)
