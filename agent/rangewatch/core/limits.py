@@ -32,7 +32,7 @@ LARGE_WEIGHT = 1e6
 """Magnitude from which a parameter is listed beside a NaN or Inf, wherever in the model it is."""
 
 UNWRITTEN = 1e30
-"""Value from which a buffer is: it holds what the memory was."""
+"""Value above which an element of a buffer is what lay in the memory: nobody has written it."""
 
 CONTEXT_ELEMENTS = 1 << 25
 """Elements that are read for it: some tenths of a second on a CPU. A parameter's count a sixteenth each."""

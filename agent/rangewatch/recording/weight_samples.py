@@ -36,7 +36,8 @@ SEARCHED_EVERY = 32
 """Steps between two searches for an optimizer of samples that none has, the first with the first step."""
 
 ON_DEVICE = 1
-"""Samples on an accelerator, where each takes four launches a step; in host memory it is 2 us."""
+"""Samples on an accelerator, where each takes four launches a step, and its gradient one; in host memory it is 2 us,
+and its gradient 4."""
 
 
 class Sample:

@@ -51,7 +51,7 @@ class TrainingMode:
         self._trained_steps = 0
         self._in_train = self._in_eval = False
         """Whether a pass with gradients was made in the open step, in this mode."""
-        self._was_trained = False
+        self._was_trained = self._is_reported = False
         self._frozen = FrozenParts(model, events)
         self._steps = self._emitted = self._backward_count = 0
 
@@ -74,16 +74,18 @@ class TrainingMode:
                 self._trained_steps += 1
                 if self._trained_steps == LASTING and (untrained := _untrained_norms(self._model())) is not None:
                     self._values.record(UNTRAINED, step, untrained)
-            was_reported, self._steps = self._steps >= EARLY, 0
-            if was_reported:
+            self._steps = 0
+            if self._is_reported:
+                self._is_reported = False
                 self._emit(0, 0)
         elif in_eval and has_backward:
             self._steps += 1
             if self._steps == LASTING or (self._steps == EARLY and self._was_trained):
                 dropouts, norms, where = self._idle()
                 if dropouts + norms:
+                    self._is_reported = True
                     self._emit(dropouts, norms, where)
-                else:
+                elif self._steps == LASTING:
                     self._steps = 0
 
     def _emit(self, dropouts: int, norms: int, where: str = "") -> None:

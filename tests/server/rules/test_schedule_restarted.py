@@ -53,12 +53,15 @@ def test_epochs_that_are_counted_for_steps(recording: Recording) -> None:
     assert "from a place that lies 1 further on" in finding.evidence[0]
 
 
-@pytest.mark.parametrize(("since", "is_loaded", "severity"), [(7, True, "warning"), (7, False, "info"), (0, True, "")])
+@pytest.mark.parametrize(
+    ("warm_up", "since", "is_loaded", "severity"),
+    [(0, 7, True, "warning"), (0, 7, False, "info"), (0, 0, True, ""), (20, 20, True, ""), (20, 27, False, "info")],
+)
 def test_a_fall_that_goes_on_from_near_its_peak(
-    recording: Recording, since: int, is_loaded: bool, severity: str
+    recording: Recording, warm_up: int, since: int, is_loaded: bool, severity: str
 ) -> None:
     """One that goes on from the peak itself is a warm restart's."""
-    rates = course(replayed(cosine(0, 240), 120, since))
+    rates = course(replayed(cosine(warm_up, 240), 120, since))
     loaded = [events.event(events.StateLoaded("SGD"), 1, 120)] if is_loaded else []
     recording.write(LAYERS, STEPS, series={"loss": np.ones(STEPS), "lr": rates}, events=loaded)
     assert [each.severity for each in recording.diagnose(schedule_restarted.RULE).findings] == [severity] * bool(

@@ -391,8 +391,9 @@ def _unwritten_buffer(name: str, buffer: Tensor, reader: TensorReader) -> Tensor
     if known is None:
         return None
     if not known.nan_count:
-        odd = buffer[(buffer > limits.UNWRITTEN) & (buffer < 0.9 * torch.finfo(buffer.dtype).max)]
-        if not odd.numel() or buffer.numel() == 1 or (odd.numel() > 1 and bool((odd == odd[0]).all())):
+        local = local_part(buffer.detach())
+        odd = local[(local > limits.UNWRITTEN) & (local < 0.9 * torch.finfo(local.dtype).max)]
+        if not odd.numel() or local.numel() == 1 or (odd.numel() > 1 and bool((odd == odd[0]).all())):
             return None
     return msgspec.structs.replace(known, is_buffer=True)
 

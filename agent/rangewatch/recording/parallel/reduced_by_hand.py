@@ -1,6 +1,5 @@
-"""Which gradients the loop itself reduces over all ranks, by `torch.distributed.all_reduce`, before its update.
-
-By `reduce` as well, which alone gives the sum to one rank, and with `broadcast` to all.
+"""Which gradients the loop itself reduces over all ranks, by `torch.distributed.all_reduce` or `reduce`, before its
+update. What `reduce` gives to one rank alone is to be sent to the others.
 
 Such parameters are replicas as those that DistributedDataParallel wraps are, and nothing keeps them so: no one sends
 rank 0's weights to the others, and no one sees to it that all ranks reduce the same. A gradient is known by the memory

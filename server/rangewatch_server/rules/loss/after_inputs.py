@@ -16,7 +16,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import INPUTS, RATES, TARGETS, WRITTEN
 from rangewatch_server.rules.loss.spike.bands import INPUT_BITS, OUT_DEVIATIONS
-from rangewatch_server.rules.loss.spike.changed_mask import SHARES, is_other
+from rangewatch_server.rules.loss.spike.changed_mask import SHARES, are_other
 from rangewatch_server.rules.recent import Array
 from rangewatch_server.rules.trend import MAD
 
@@ -69,15 +69,21 @@ def first_change(evidence: Evidence, name: str) -> Changed | None:
 
 
 def _masks(evidence: Evidence) -> Iterator[int]:
-    """Of the first steps of the run."""
+    """Of the first steps of the run. Shares that differ in each step are looked at together: one by one 4,096 of them
+    take 40 ms."""
     start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
     for name in (each for each in SHARES if evidence.has_series(each)):
         values = evidence.series(name, start, stop)
         at = np.flatnonzero(np.isfinite(values))
-        known = values[at]
-        for place in (np.flatnonzero(np.abs(np.diff(known)) > LEAST_SHARE) + 1).tolist():
-            before, since = known[max(0, place - HISTORY) : place], known[place : place + LASTING]
-            if len(before) >= FEWEST and len(since) == LASTING and is_other(before, since):
+        known, count = values[at], len(at) - LASTING + 1
+        if count <= FEWEST:
+            continue
+        before = np.lib.stride_tricks.sliding_window_view(np.r_[np.full(HISTORY, np.nan), known], HISTORY)[:count]
+        since = np.lib.stride_tricks.sliding_window_view(known, LASTING)
+        most, least = np.fmax.reduce(before, axis=1), np.fmin.reduce(before, axis=1)
+        is_other = are_other(least, most, since.min(axis=1), since.max(axis=1))
+        for place in (FEWEST + np.flatnonzero(is_other[FEWEST:])).tolist():
+            if abs(known[place] - known[place - 1]) > LEAST_SHARE:
                 yield start + int(at[place])
 
 

@@ -54,6 +54,8 @@ class Restart(msgspec.Struct, frozen=True):
     """Whether another process of the run begins with this step."""
     is_single: bool
     """Whether no jump came before it, and none with which it starts over comes after it: cycles come again."""
+    is_peak: bool
+    """Whether no rate before is higher than that at `step`: where warm restarts begin."""
     shift: int = 0
     """Steps by which each of several jumps begins further on than the one before; 0: they do not, or there is one."""
 
@@ -90,7 +92,8 @@ def find(start: int, values: Array, starts: Iterable[int] = ()) -> Restart | Non
             later = [_earlier(values, each, jumps[:number]) for each in jumps[jumps >= at + SAME].tolist()]
             is_single = number == 0 and all(each is None for each in later)
             shift = _shift(values, jumps) if number == 0 else 0
-            return Restart(step, start + earlier, before, after, step in set(starts), is_single, shift)
+            is_peak = after >= (1 - TOLERANCE) * np.nanmax(values[:at])
+            return Restart(step, start + earlier, before, after, step in set(starts), is_single, bool(is_peak), shift)
     return None
 
 
@@ -139,7 +142,9 @@ def _severity(evidence: Evidence, found: Restart) -> str:
     if not found.is_single or _is_restored(evidence, found.step):
         return ""  # cycles come again; a snapshot brings its rate along
     if is_rise:
-        return "" if is_begin else "warning" if _is_loaded(evidence, found.step) else "info"  # a warm restart's peak
+        if is_begin or found.is_peak:
+            return ""  # warm restarts begin there
+        return "warning" if _is_loaded(evidence, found.step) else "info"
     return "info" if is_begin else "warning"
 
 

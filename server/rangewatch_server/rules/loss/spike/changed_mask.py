@@ -5,6 +5,7 @@ share of its places that a mask leaves.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -71,9 +72,9 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
             return
         if len(before) < SHARE_STEPS // READ_EVERY or not len(since):
             continue
-        if not is_other(before, since):
-            continue
         least, most, usual, now = before.min(), before.max(), float(np.median(before)), float(np.median(since))
+        if not are_other(least, most, since.min(), since.max()):
+            continue
         was = f"{usual:.1%} ({least:.1%} to {most:.1%}) before, and {now:.1%} from that very step on"
         room = max(AWAY, float(most - least))
         if abs(now - (1 - usual)) <= room and abs(now - usual) > room:
@@ -87,10 +88,9 @@ def _of_shares(evidence: Evidence, step: int) -> Iterator[Candidate]:
         return
 
 
-def is_other(before: np.ndarray, since: np.ndarray) -> bool:
-    """Whether shares, finite, are beyond all those before, or all of 1 where none of them was."""
-    is_gone = bool(before.max() < ALL <= since.min())
-    return is_gone or bool(since.min() > before.max() + AWAY) or bool(since.max() < before.min() - AWAY)
+def are_other(least: Any, most: Any, since_least: Any, since_most: Any) -> Any:
+    """Whether shares are beyond all those before, or all of 1 where none of them was: numbers, or (n,) of them."""
+    return (most < ALL) & (since_least >= ALL) | (since_least > most + AWAY) | (since_most < least - AWAY)
 
 
 def _steps_without(evidence: Evidence, step: int) -> int:
