@@ -27,6 +27,21 @@ def test_a_layer_that_is_a_thousand_times_too_large(recording: Recording) -> Non
     assert finding.facts["cause_class"] == "weight"
 
 
+@pytest.mark.parametrize(
+    ("factor", "row", "trained", "severity"),
+    [(700.0, 3, "1.linear", "warning"), (200.0, 3, "1.linear", "info"), (700.0, 7, "3.linear", "info"),
+     (700.0, 3, "0.linear", "info")],
+)  # fmt: skip
+def test_one_that_is_trained_in_the_midst_of_the_model(
+    recording: Recording, factor: float, row: int, trained: str, severity: str
+) -> None:
+    amax = np.ones((9, 50))
+    amax[row] = factor
+    recording.write([*layers(), tensor(f"{trained}.weight", "grad", 9, "float32")], 50, {"amax": amax})
+    (finding,) = recording.diagnose(RULE).findings
+    assert finding.severity == severity
+
+
 @pytest.mark.parametrize(("breaks", "cause"), [(3, "weight"), (40, "learning_rate")])
 def test_what_breaks_within_the_first_steps_is_its_doing(recording: Recording, breaks: int, cause: str) -> None:
     at = np.arange(50)

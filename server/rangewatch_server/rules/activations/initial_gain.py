@@ -1,4 +1,4 @@
-"""Worth knowing: a layer whose output is far larger than what comes before it, since the first step."""
+"""Worth knowing, or wrong: a layer whose output is far larger than what comes before it, since the first step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,20 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding: the first layer, and how many more there are."""
     high, usual, count = far(evidence, limits["factor"])
     if high:
-        yield _finding(evidence, high, usual, count, evidence.start)
+        yield _finding(evidence, high, usual, count, evidence.start, is_wrong=_is_wrong(evidence, high[0]))
+
+
+WRONG = 500.0
+"""The same of a layer in the midst of the model that no factor which is meant makes so large."""
+
+
+def _is_wrong(evidence: Evidence, gain: Gain) -> bool:
+    """Whether it is trained, and not the last one: outputs may be scaled to their unit, and frequencies are drawn."""
+    entries, position = evidence.tensors.entries, evidence.tensors.position
+    linear = [int(each) for each in tensors_of(evidence, "output") if entries[int(each)].module in LINEAR]
+    is_last = position[gain.tensor] >= max(position[each] for each in linear)
+    trained = {entries[int(each)].fqn.rpartition(".")[0] for each in tensors_of(evidence, "grad")}
+    return gain.factor >= WRONG and not is_last and entries[gain.tensor].fqn in trained
 
 
 FACTOR = 100.0
@@ -81,21 +94,23 @@ def _behind(entries: Sequence[TensorEntry], outputs: Array, amax: Array, order: 
             yield Gain(int(outputs[row]), int(outputs[before]), float(amax[row] / amax[before]))
 
 
-def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, step: int) -> Finding:
+def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, step: int, *, is_wrong: bool) -> Finding:
     first, rank = high[0], only_rank(evidence)
     entry, before = (evidence.tensors.entries[each] for each in (first.tensor, first.before))
     more = [evidence.tensors.entries[each.tensor].fqn for each in high[1:]]
     named = ", ".join(more[:MOST_NAMED]) + (f" and {len(more) - MOST_NAMED} more" if len(more) > MOST_NAMED else "")
     name = the(entry)
     return Finding(
+        severity="warning" if is_wrong else "",
         rank=rank, step=step, tensor=entry.fqn, kind="output", subject="gain",
         summary=f"{place(step, rank)}: {name} is {first.factor:.3g} times as large as {the(before)} before it, since "
         "the first step: its weights may be initialised far too large.",
         evidence=(
             f"Of {count} linear layers half are {usual:.3g} times as large as what comes before them, or less.",
             *([f"So are those of {len(more)} more: {named}."] if more else []),
-            "Cause (possible): the weight of that layer, as it was initialised or loaded. Against that: code between "
-            "the two, such as a factor or another branch, makes what it is given as large.",
+            f"Cause ({'likely' if is_wrong else 'possible'}): the weight of that layer, as it was initialised or "
+            "loaded. Against that: code between the two, such as a factor or another branch, makes what it is given as "
+            "large.",
             f"What would decide: print the deviation of {entry.fqn}.weight; usual is about 1 / sqrt(its inputs).",
         ),
         remedy=(remedy(evidence, entry.fqn, "its output was so large before any update, or after the first"),),
@@ -121,7 +136,8 @@ RULE = Rule(
     severity="info",
     explanation="In the first steps the output of a linear layer or a convolution was a hundred times as large as what "
     "comes before it, and others' were not: as with weights that are initialised with a wrong scale. A softmax or a "
-    "sigmoid behind it is saturated from the start, the training goes on and learns little.",
+    "sigmoid behind it is saturated from the start, the training goes on and learns little. A warning from 500 times "
+    "on in the midst of the model, of a layer that is trained.",
     check=check,
     thresholds=(
         Threshold("factor", FACTOR, "times", "As large as what comes before it, and as that of half of the layers."),
