@@ -134,7 +134,7 @@ def _of_probabilities(root: Any) -> LossFunction | None:
     if _name(product) != "Mul" or len(operands) != 2 or operands.count(None) != 1:
         return None
     made = next(each for each in operands if each is not None)
-    made = _before(product) if _PASSED.fullmatch(str(made.name())) and operands[0] is not None else made
+    made = _before(made) if _PASSED.fullmatch(str(made.name())) else made
     return LossFunction("kl", given="Probabilities") if _name(made) in ("Softmax", "Sigmoid") else None
 
 

@@ -435,8 +435,18 @@ def _given(loaded: LoadedBatch | None, came: SavedValue, *, is_whole: bool) -> I
         yield Candidate("data", 0.75, (text,), (NOT_RECORDED,))
         yield Candidate("forward_arithmetic", LIKELY, (text,))
     else:
-        yield Candidate("forward_arithmetic", UNKNOWN, (text,), (NOT_RECORDED,))
-        yield Candidate("data", UNKNOWN - NEAR, (text,), (NOT_RECORDED,))
+        # A row or two: a gap in the data is as likely as a division that fails in them alone, and is looked for first.
+        first, second = ("data", "forward_arithmetic") if _is_of_few(came) else ("forward_arithmetic", "data")
+        yield Candidate(first, UNKNOWN, (text,), (NOT_RECORDED,))
+        yield Candidate(second, UNKNOWN - NEAR, (text,), (NOT_RECORDED,))
+
+
+FEW_ROWS = 1 / 16
+"""Part of the elements that a few bad rows are at most."""
+
+
+def _is_of_few(came: SavedValue) -> bool:
+    return 0 < came.value.nan_count + came.value.inf_count <= max(1.0, FEW_ROWS * came.value.numel)
 
 
 def _masked_outputs(case: Case) -> Iterator[Candidate]:

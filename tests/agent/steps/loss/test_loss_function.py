@@ -49,6 +49,7 @@ Y = torch.randint(0, 7, (4,))
         (lambda x: F.mse_loss(x, torch.full((4, 7), NAN)), None),
         (lambda x: F.kl_div(x.softmax(-1), torch.full((4, 7), 1 / 7), reduction="batchmean"), KL),
         (lambda x: F.kl_div(x.softmax(-1), torch.full((4, 7), 1 / 7), reduction="sum") / 4, KL),
+        (lambda x: F.kl_div(x.softmax(-1).view(2, 14), torch.full((2, 14), 1 / 7), reduction="batchmean"), KL),
         (lambda x: F.kl_div(x.log_softmax(-1), torch.full((4, 7), 1 / 7), reduction="batchmean"), None),
         (lambda x: (1.0 - x.softmax(-1)).mean(), None),
         (lambda x: F.mse_loss(x, x.detach() + torch.ones(4, 7, requires_grad=True)), None),
