@@ -71,6 +71,9 @@ healthy ones quiet. Tests since then.
 `held_out_scripts_18/` to `_20/` are forty each of the same kind, from new draws, by three more authors. Measured once
 each, on 2026-11-28, the misses of one mended before the next: 22 of 31, 25 of 32 and 25 of 31 right; all 26 healthy
 ones quiet. Tests since then.
+
+`held_out_scripts_21/` to `_25/` are forty each of the same kind, from new draws, by five more authors. Measured once
+each, on 2026-11-28, the misses of one mended before the next: UNSEEN25. Tests since then.
 """
 
 from __future__ import annotations
