@@ -1,6 +1,7 @@
 """A small GPT that adds numbers modulo ten along a line; query and key have a parameter group of their own. FAULT at step 90: that group's rate is set
 to 0.2 (meant was 0.002): the scores of the attention grow from a few to thousands, each row of the softmax becomes one-hot, the loss rises and stays high.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 2.5 to 0.35 at step 89, 3.2 at step 91, 2.2 at step 95, 1.65 to 1.8 to the end; the largest score is 6.9 at step 89, 389 at
+step 95, 13768 at the end.
 Cause: learning_rate (or the weights of query and key; or the attention's scores, forward_arithmetic). Step: 90 and after. Right: learning rate / scores /
 query and key norm. Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["learning_rate", "weight", "forward_arithmetic"], "step": [89, 200], "place": "blocks\\.\\d.*", "rank": 0,

@@ -1,6 +1,7 @@
 """An MLP-mixer under bfloat16 autocast that counts the dots of a picture. FAULT at step 130: the second stage of the schedule has a typing error, 0.3 instead
 of 0.0003 (AdamW): the loss leaps.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 2.1 to 0.79 at step 129, 0.99 at step 130, 36 at step 131, 222 at step 132, 1016 at step 134, 15799 at step 160, 888 at the
+end.
 Cause: learning_rate. Step: 130. Right: learning rate. Wrong: GradScaler, attention mask, bfloat16 rounding as the cause."""
 EXPECT = {"cause": ["learning_rate"], "step": [129, 134], "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b", "wrong": ["GradScaler", "attention mask"]}

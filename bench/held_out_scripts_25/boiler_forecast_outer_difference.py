@@ -1,6 +1,7 @@
 """An LSTM that foretells the temperature of a boiler, four microbatches of 16 a step. FAULT from the start: the forecast has the shape (16, 1), the target
 (16,): their difference is a table of 16 by 16, each forecast against each target; the net learns the mean of the batch and nothing else.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.85 to 0.098 at step 20, 0.06 to 0.10 from there; the true error is 0.076 at the end where the variance is 0.082. With the
+shapes right it is 0.0021.
 Cause: data or forward_arithmetic (shapes that are broadcast). Step: any. Right: shape / broadcast / squeeze. Wrong: GradScaler, attention mask, clip."""
 EXPECT = {"cause": ["data", "forward_arithmetic"], "step": [0, 200], "place": None, "rank": 0,
           "right": "(?i)shape|broadcast|squeeze|column", "wrong": ["GradScaler", "attention mask"]}

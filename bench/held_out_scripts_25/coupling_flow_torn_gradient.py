@@ -1,6 +1,6 @@
 """A normalizing flow of affine couplings for a density of two moons. FAULT at step 130: between backward and the step, a buffer of the gradient of one
 weight (the shift of coupling 3, its second layer) is overwritten: seven of its values are NaN. Only that weight is spoiled at first, then all.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 2.2 to 0.90 at step 129, 1.04 at step 130, NaN from step 131 on.
 Cause: backward_arithmetic or hardware. Step: 130. Place: coupling 3, shift. Right: the gradient of that parameter (skip the step, look at its backward).
 Wrong: learning rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["backward_arithmetic", "hardware"], "step": [129, 131], "place": "coupling\\.3\\.shift.*", "rank": 0,

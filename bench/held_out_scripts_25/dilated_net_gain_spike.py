@@ -1,6 +1,7 @@
 """A dilated causal conv net that removes echo from sound. FAULT at step 140: the gain of the recorder leaps to 80 and comes back by a fifth at each step; the
 gradients explode by thousands at 140 and decay within 20 steps with the gain.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.36 to 0.0068 at step 139 (gradient norm 0.018), 72 at step 140 (norm 623), 95 at step 141 (norm 1511), 1.3 at step 150,
+0.060 at step 160, 0.017 at the end.
 Cause: data. Step: 140. Right: input / batch / data / clip. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["data"], "step": [139, 142], "place": None, "rank": 0,
           "right": "(?i)input|batch|data|clip|outlier", "wrong": ["GradScaler", "attention mask", "bfloat16"]}

@@ -1,6 +1,6 @@
 """Points of a family tree in the hyperboloid model, whose distance is acosh(u) with an own backward, 1 / sqrt(u^2 - 1). FAULT at step 105: the pairs are
 drawn with replacement from then on, so that a person is paired with himself: u is 1, the forward is right (0), the backward is 0 times inf: NaN.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 23 to 5.3 at step 104, 5.35 at step 105 (its gradient is NaN), NaN from step 106 on.
 Cause: backward_arithmetic (or the pairs in the data). Step: 105. Right: backward / autograd.Function / derivative / eps. Wrong: learning rate, GradScaler."""
 EXPECT = {"cause": ["backward_arithmetic", "data"], "step": [104, 106], "place": None, "rank": 0,
           "right": "(?i)backward|Function|derivative|gradient|eps|clamp", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}

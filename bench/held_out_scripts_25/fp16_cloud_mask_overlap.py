@@ -1,6 +1,6 @@
 """A patch net that marks clouds, in float16 autocast with a GradScaler, by an overlap (Dice) loss: 2 sum(pq) / (sum(p^2) + sum(q^2)), summed over the whole
 batch of 8 pictures of 96 by 96 in float16. FAULT at step 100: the scenes of the rainy season are overcast; a sum exceeds 65504: inf.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.42 to 0.12 at step 99, NaN from step 100 on; the scale falls from 256 to 2e-16 at the end, the weights stand.
 Cause: forward_arithmetic. Step: 100. Right: float16 / overflow / sum in float32. Wrong: lower the rate, attention mask."""
 EXPECT = {"cause": ["forward_arithmetic"], "step": [99, 104], "place": None, "rank": 0,
           "right": "(?i)float16|fp16|half|overflow|65504|float32|inf", "wrong": ["[Ll]ower the learning rate", "attention mask"]}

@@ -1,7 +1,8 @@
 """A net that learns likeness of signatures from triplets, float16 autocast with a GradScaler; the distance is the root of a sum of squares. FAULT at step 110:
 the augmentation is switched off, anchor and positive are the same picture: the root of 0 has a backward of 0 times inf, NaN at every scale: the scaler
 halves its scale at each step and never steps again.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.94 to 0.064 at step 109, 0.0 from step 110 on while the scale falls from 8192 to 4096 at step 110, 4 at step 120, 6.9e-18
+at the end; the weights stand.
 Cause: backward_arithmetic (the scale only follows: loss_scale). Step: 110 and after. Right: root / eps / backward / zero. Wrong: lower the rate, mask."""
 EXPECT = {"cause": ["backward_arithmetic", "loss_scale"], "step": [109, 125], "place": None, "rank": 0,
           "right": "(?i)sqrt|root|eps|backward|zero|norm|scale", "wrong": ["[Ll]ower the learning rate", "attention mask"]}

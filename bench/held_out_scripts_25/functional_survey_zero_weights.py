@@ -1,6 +1,6 @@
 """An opinion survey: the weight of each answer makes the sample like the people, and the loss is the weighted mean. Written as functions of a dictionary of
 tensors, batches cut from one table without a loader. FAULT at step 148: none of the rows of the batch is of the wave wanted, all their weights are 0: 0 / 0.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.76 to 0.57 at step 80, 0.67 at step 147, NaN from step 148 on.
 Cause: forward_arithmetic or data. Step: 148. Right: division / weights / zero / batch. Wrong: learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [147, 149], "place": None, "rank": 0,
           "right": "(?i)divi|weight|zero|batch|sum|data", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}

@@ -1,6 +1,7 @@
 """A conv net that sorts galaxies (spiral, bar, disc). FAULT at step 90: a `calibration` of the second conv's bias takes off the largest value of each channel
 where the mean was meant: its ReLU gives 0 everywhere for every picture, no gradient passes it, the net can but guess.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 1.10 to 0.0004 at step 89, 1.16 at step 90 and 1.09 to 1.12 to the end (log 3 is 1.099); the share of zeros behind the
+second ReLU goes from 0.23 to 1.
 Cause: dead_units, weight (the bias was changed outside the optimizer) or no_gradient. Step: 90 to the end. Place: the body. Right: ReLU / dead / bias.
 Wrong: GradScaler, attention mask."""
 EXPECT = {"cause": ["dead_units", "weight", "no_gradient"], "step": [89, 180], "place": "body.*", "rank": 0,

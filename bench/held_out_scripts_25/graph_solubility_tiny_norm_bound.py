@@ -1,6 +1,6 @@
 """A dense graph convolution net that tells the solubility of made-up molecules, SGD with momentum. FAULT from the start: the gradient is clipped to a norm
 of 1e-5 where 1.0 was meant; each step is a hundred-thousandth of what it should be and nothing is learnt.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 1.8 at step 0, 1.8 to 3.0 all through, 2.1 at step 199; the norm before the clip is 0.65 to 1.9.
 Cause: clip (or learning_rate, as the steps are far too small). Step: any. Right: clip / max_norm / limit. Wrong: GradScaler, attention mask, lower the rate."""
 EXPECT = {"cause": ["clip", "learning_rate"], "step": [0, 200], "place": None, "rank": 0,
           "right": "(?i)clip|max_norm|limit", "wrong": ["GradScaler", "attention mask", "[Ll]ower the learning rate"]}

@@ -1,6 +1,6 @@
 """A conv autoencoder that fills holes in patterns, SGD of a small rate, with an exponential average of its weights (0.99) for the tests. FAULT at step 120:
 the test puts the average into the model and the line that puts the trained weights back was lost: the training goes on from the average.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.50 to 0.155 at step 119, 0.451 at step 120, 0.31 at step 140; it takes to step 160 to come back to 0.159.
 Cause: eval or weight. Step: 120 (the first step after the test). Right: put the weights back after the test. Wrong: GradScaler, lower the rate, mask."""
 EXPECT = {"cause": ["eval", "weight"], "step": [119, 122], "place": None, "rank": 0,
           "right": "(?i)average|EMA|restor|swap|put back|back into|overwrit|evaluat|checkpoint|copied|outside", "wrong": ["GradScaler", "[Ll]ower the learning rate", "attention mask"]}

@@ -1,6 +1,7 @@
 """A conv net with batch norm that names leaf shapes; every 30 steps it is tested on photos taken at dusk (darker, with an offset). FAULT from step 120 on:
 the test's `net.eval()` became `net.train()` in a clean-up: its pictures go into the running means and variances.
-Without Rangewatch: FIGURES
+Without Rangewatch: the training loss falls from 1.5 to 0.093 all the same; the loss by day with running statistics is 0.6 to 1.6 before step 120,
+4.3 at step 120, 5.3 at step 180, 11.0 at the end. At dusk a quarter is right (chance).
 Cause: eval. Step: 120 to the end. Place: the batch norms (or the whole). Right: eval() / batch norm / running statistics. Wrong: lower the rate, GradScaler."""
 EXPECT = {"cause": ["eval"], "step": [119, 230], "place": None, "rank": 0,
           "right": "(?i)eval|batch ?norm|running", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}

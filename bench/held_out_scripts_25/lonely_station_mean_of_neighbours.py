@@ -1,6 +1,6 @@
 """Two gloo ranks under DDP: a graph net spreads the delays of trains along a network of stations, by the mean over the neighbours. FAULT at step 100 on
 rank 1: in its graph a line is closed and station 5 has no neighbour: the sum 0 is divided by the count 0. The NaN of rank 1 goes to both by the reduction.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.22 to 0.0003 at step 99; at step 100 NaN on rank 1 and 0.0002 on rank 0, NaN on both from step 101 on.
 Cause: forward_arithmetic or data. Step: 100. Rank: 1. Right: division by zero / clamp the count / neighbours. Wrong: learning rate, GradScaler."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [99, 101], "place": None, "rank": 1, "ranks": 2,
           "right": "(?i)divi|zero|clamp|eps|batch|input|data", "wrong": ["[Ll]ower the learning rate", "GradScaler"]}

@@ -1,6 +1,7 @@
 """Fitted Q values of a maze, with a target net and discounted rewards. FAULT from the start: AdamW has a weight decay of 100 (meant was 1e-2 and a percent
 sign was lost twice); with the rate 0.002 a fifth of each weight goes at each step.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.33 to 1.07, 0.58 at the end; the value beside the goal is 0.010 where 5 is true; the sum of the norms falls from 11.9 to
+0.58 at step 20 and 0.12 at step 60. With a decay of 0.01: loss 0.009, value 4.69.
 Cause: regularization (or optimizer, or the weights that vanish). Step: any. Right: weight decay. Wrong: GradScaler, attention mask, clip."""
 EXPECT = {"cause": ["regularization", "optimizer", "weight"], "step": [0, 200], "place": None, "rank": 0,
           "right": "(?i)decay|regulari", "wrong": ["GradScaler", "attention mask"]}

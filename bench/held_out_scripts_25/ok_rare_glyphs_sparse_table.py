@@ -1,6 +1,6 @@
 """Old glyphs, most of them rare (Zipf), in a table with sparse gradients and SparseAdam, summed and judged by a fixed random head. Gradients are gathered over
 three batches. HEALTHY: most rows get no gradient at most steps, some never.
-Without Rangewatch: FIGURES"""
+Without Rangewatch: loss 6.7 to 2.7 at step 20, 1.0 at step 80, 0.53 at the end."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn

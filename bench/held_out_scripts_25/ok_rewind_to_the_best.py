@@ -1,6 +1,6 @@
 """A net that learns a noisy function; at steps 80 and 160 it goes back on purpose to the best weights and Adam's state of the last stretch, and goes on with
 half the rate. HEALTHY: the weights leap outside the optimizer, the loss goes on falling.
-Without Rangewatch: FIGURES"""
+Without Rangewatch: test error 0.50 at step 9, 0.061 at step 79, 0.025 at step 159, 0.016 at step 219."""
 EXPECT = {"healthy": True}
 import copy
 import torch

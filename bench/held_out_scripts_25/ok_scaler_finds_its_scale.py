@@ -1,6 +1,6 @@
 """A recurrent cell by hand in float16 autocast whose GradScaler begins at 2^26 and looks for its scale. HEALTHY: the first steps overflow and are skipped, the
 scale is halved till it fits; it doubles again every 40 good steps, with a skipped step now and then.
-Without Rangewatch: FIGURES"""
+Without Rangewatch: loss 0.48 to 0.015; the scale falls from 2^26 to 131072 in nine steps, then moves between 131072 and 524288."""
 EXPECT = {"healthy": True}
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
 """A transformer over the atoms of molecules of unequal size: the scores of padded atoms are set to -inf before the softmax, as they should be. FAULT at step
 120: the rate of NAdam is raised from 0.001 to 0.15 (a schedule that reads epochs as steps). The mask has nothing to do with it.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.88 to 0.017 at step 119, 0.019 at step 120, 40 at step 121, 19688 at step 122, 3.3e6 at step 125, 746 at the end.
 Cause: learning_rate. Step: 120. Right: learning rate. Wrong: the mask, GradScaler, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [119, 126], "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b", "wrong": ["attention mask", "GradScaler", "bfloat16", "(?i)fully masked"]}

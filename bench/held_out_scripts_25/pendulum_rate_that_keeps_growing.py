@@ -1,6 +1,7 @@
 """An MLP that learns one step of a damped pendulum from states, Adam with a search for the best rate that was never stopped. FAULT at step 100: from there
 the rate grows by a sixth at each step, 1e-3 to 1 at step 145; the loss rises a thousandfold and more within 50 steps.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.23 to 0.0039 at step 100, 0.0045 at step 110, 0.13 at step 120, 2.9 at step 130, 14 at step 140, 23 at step 150, 42 at
+step 160.
 Cause: learning_rate. Step: 100 to the end. Right: learning rate. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [105, 160], "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b", "wrong": ["GradScaler", "attention mask", "bfloat16"]}

@@ -1,8 +1,9 @@
 """A field of sines that learns one picture by its coordinates; the rate falls along a cosine over 150 steps. FAULT at step 130: the job is resumed, weights
 and Adam's state are loaded, but the schedule starts over at its peak, 0.006 instead of 0.0003, without the warm-up of the first day.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.31 to 1.9e-4 at step 129, 2.1e-4 at step 130, 2.9e-4 at step 133, 3.3e-4 at step 135, 4.2e-4 at step 180, 2.7e-4 at the
+end: a quiet fault, 70 steps that win nothing.
 Cause: learning_rate. Step: 130 and after. Right: learning rate / schedule. Wrong: GradScaler, attention mask, bfloat16."""
-EXPECT = {"cause": ["learning_rate"], "step": [129, 160], "place": None, "rank": 0,
+EXPECT = {"cause": ["learning_rate"], "step": [129, 199], "least": "info", "place": None, "rank": 0,
           "right": "(?i)learning rate|\\blr\\b|schedul", "wrong": ["GradScaler", "attention mask", "bfloat16"]}
 import io
 import math

@@ -1,6 +1,7 @@
 """Beacons whose places in metres are learnt from measured distances, with a small net for the delay of each receiver. The places count from a far origin (5
 million metres). FAULT from the start: in float32 neighbours are half a metre apart there; Adam's step of 0.05 m is rounded away: no beacon ever moves.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 8.0 to 4.0 at step 20 (the net for the delay), 3.3 to 3.9 from step 60 to the end; 0 of the 600 coordinates have moved by
+step 199.
 Cause: optimizer (updates lost to rounding). Step: any. Place: the beacons. Right: float64 / rounding / precision / offset. Wrong: lower the rate, mask."""
 EXPECT = {"cause": ["optimizer"], "step": [0, 200], "place": "beacons.*", "rank": 0,
           "right": "(?i)float64|double|round|precision|float32|offset|update|master|Kahan", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}

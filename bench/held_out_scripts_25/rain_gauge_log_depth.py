@@ -1,6 +1,6 @@
 """A residual net that foretells the flow of a river from the depth of rain at 30 gauges; the depths go through log(1 + x) in its first module. FAULT at
 step 115: gauge 7 is calibrated anew and reads down to -2 mm; the log of a negative value is NaN, and so is all that follows.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 1.2 to 0.009 at step 114, NaN from step 115 on.
 Cause: forward_arithmetic or data. Step: 115. Right: log / negative / clamp / the input. Wrong: learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["forward_arithmetic", "data"], "step": [114, 116], "place": None, "rank": 0,
           "right": "(?i)log|negative|clamp|input|batch|data", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}

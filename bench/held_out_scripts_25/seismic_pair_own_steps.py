@@ -1,6 +1,7 @@
 """Two gloo ranks that pick the first wave of earthquakes with a one-dimensional conv net, without DDP. FAULT from the start: the code that averages the
 gradients over the ranks stands behind `if args.distributed`, which is never set: each rank steps with its own gradient and the two nets part.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 4.55 to 0.3 to 1.5 on both ranks; the sums of the weights differ by 1.1 after the first step (1.05 and 2.20), by 10 at step
+100 (133.7 and 143.7), by 8.6 at the end.
 Cause: replicas or communication. Step: any. Right: all_reduce / DistributedDataParallel / replicas. Wrong: learning rate, GradScaler."""
 EXPECT = {"cause": ["replicas", "communication"], "step": [0, 180], "place": None, "rank": None, "ranks": 2,
           "right": "(?i)all_?reduce|DistributedDataParallel|DDP|replica|reduc|rank|averag", "wrong": ["[Ll]ower the learning rate", "GradScaler"]}

@@ -1,6 +1,7 @@
 """A mixture of six experts with a top-2 gate that foretells tides. FAULT at step 120: someone wants to wake expert 4 and gives its group a rate of
 300 rather than 0.015 (SGD); its weights explode and the rows that go through it with them.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 0.73 to 0.004 at step 119, 0.006 at step 120, 1.5 at step 121, 1.3e9 at step 122, inf at step 123, NaN after; the largest
+weight of expert 4 is 0.147, 172 after step 121, 3e8 after step 122.
 Cause: learning_rate. Step: 120. Place: the fourth expert. Right: learning rate of that group. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["learning_rate"], "step": [119, 124], "place": "expert\\.4.*", "rank": 0,
           "right": "(?i)learning rate|\\blr\\b", "wrong": ["GradScaler", "attention mask", "bfloat16"]}

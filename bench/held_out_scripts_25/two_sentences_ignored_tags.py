@@ -1,6 +1,7 @@
 """A bidirectional LSTM that tags words, two sentences a step; words without a tag have the label -100, which the cross entropy leaves out. FAULT at step 140:
 neither sentence of the pair has a tag at all: the mean over no word is 0 over 0, NaN.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 1.94 to 0.0068 at step 139, NaN at step 140 (all gradients of the outputs are 0, so the weights live), 0.004 at step 141,
+0.004 at the end.
 Cause: data, or forward_arithmetic (a mean over nothing). Step: 140. Right: label / ignore_index / -100 / empty / batch. Wrong: learning rate, GradScaler."""
 EXPECT = {"cause": ["data", "forward_arithmetic"], "step": [139, 141], "place": None, "rank": 0,
           "right": "(?i)label|ignore|-100|empty|target|batch|divi|mean", "wrong": ["[Ll]ower the learning rate", "GradScaler"]}

@@ -1,6 +1,7 @@
 """A variational autoencoder of ring-shaped pictures; the bound of the gradient's norm is lowered in a line over the training. FAULT from step 141 on: it
 was laid out for 140 steps and falls below zero: clip_grad_norm_ multiplies the gradient by a negative number, and the net climbs up the loss.
-Without Rangewatch: FIGURES
+Without Rangewatch: loss 142 to 68.3 at step 140, 67 at step 155, 79 at step 160, 170 at step 170, 615 at step 180, 7119 at the end; the bound is
+-0.36 at step 150.
 Cause: clip. Step: 141 and after. Right: clip / max_norm / negative. Wrong: GradScaler, attention mask, bfloat16."""
 EXPECT = {"cause": ["clip"], "step": [140, 175], "place": None, "rank": 0,
           "right": "(?i)clip|max_norm|negative|bound|limit", "wrong": ["GradScaler", "attention mask", "bfloat16"]}
