@@ -3,7 +3,8 @@ the test puts the average into the model and the line that puts the trained weig
 Without Rangewatch: loss 0.50 to 0.155 at step 119, 0.451 at step 120, 0.31 at step 140; it takes to step 160 to come back to 0.159.
 Cause: eval or weight. Step: 120 (the first step after the test). Right: put the weights back after the test. Wrong: GradScaler, lower the rate, mask."""
 EXPECT = {"cause": ["eval", "weight"], "step": [119, 122], "place": None, "rank": 0,
-          "right": "(?i)average|EMA|restor|swap|put back|back into|overwrit|evaluat|checkpoint|copied|outside", "wrong": ["GradScaler", "[Ll]ower the learning rate", "attention mask"]}
+          "right": "(?i)average|EMA|restor|swap|put back|back into|overwrit|evaluat|checkpoint|copied|outside",
+          "wrong": ["GradScaler", "[Ll]ower the learning rate", "attention mask"]}
 import copy
 import torch
 import torch.nn.functional as F

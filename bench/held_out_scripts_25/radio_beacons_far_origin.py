@@ -4,7 +4,8 @@ Without Rangewatch: loss 8.0 to 4.0 at step 20 (the net for the delay), 3.3 to 3
 step 199.
 Cause: optimizer (updates lost to rounding). Step: any. Place: the beacons. Right: float64 / rounding / precision / offset. Wrong: lower the rate, mask."""
 EXPECT = {"cause": ["optimizer"], "step": [0, 200], "place": "beacons.*", "rank": 0,
-          "right": "(?i)float64|double|round|precision|float32|offset|update|master|Kahan", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}
+          "right": "(?i)float64|double|round|precision|float32|offset|update|master|Kahan",
+          "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}
 import torch
 from torch import nn
 import rangewatch

@@ -3,7 +3,8 @@
 Without Rangewatch: loss 2.08 to 0.465 at step 109, 1.04 at step 110, 1.35 at step 112, 0.78 at step 120, 0.47 only at step 160.
 Cause: eval or weight. Step: 110 (the first step after the test). Place: the table. Right: put back / average / outside. Wrong: lower the rate, GradScaler."""
 EXPECT = {"cause": ["eval", "weight"], "step": [109, 113], "place": "ingredients.*", "rank": 0,
-          "right": "(?i)average|mean|EMA|restor|swap|put back|outside|overwrit|evaluat|copied|checkpoint", "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}
+          "right": "(?i)average|mean|EMA|restor|swap|put back|outside|overwrit|evaluat|copied|checkpoint",
+          "wrong": ["[Ll]ower the learning rate", "GradScaler", "attention mask"]}
 import torch
 import torch.nn.functional as F
 from torch import nn
