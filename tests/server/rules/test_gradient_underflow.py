@@ -131,3 +131,17 @@ def test_a_scale_that_falls_though_no_step_is_skipped(recording: Recording, skip
     assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "loss_scale")] * count
     if count:
         assert "falls from 1024 to 9.54e-07 by step 129, though no step is skipped" in found[0].summary
+
+
+@pytest.mark.parametrize(("scale", "count"), [(2.0**-8, 1), (1024.0, 0)])
+def test_a_scale_that_has_always_been_next_to_nothing(recording: Recording, scale: float, count: int) -> None:
+    """Nothing is left of any gradient, so that nothing is subnormal."""
+    half = [tensor("a", "grad_output", 0), tensor("b", "grad_output", 1)]
+    grads = [tensor("a.weight", "grad", 2, "float32"), tensor("b.weight", "grad", 3, "float32")]
+    series = {"loss_scale": scale, "loss": 1.0}
+    recording.write([*half, *grads], 100, {"amax": 0.0}, series=series, loss_scaled=True)
+    found = recording.diagnose(RULE).findings
+    assert len(found) == count
+    for each in found:
+        assert each.facts["cause_class"] == "loss_scale" and "the loss scale lifts nothing" in each.summary
+        assert "Begin with a higher loss scale" in each.remedy[0].text

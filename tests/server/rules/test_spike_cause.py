@@ -788,6 +788,24 @@ def test_experts_that_are_frozen_get_rows(recording: Recording, is_called: bool)
     assert (cause(finding) == "dead_units") == (not is_called)
 
 
+@pytest.mark.parametrize(
+    ("since", "was_alive", "is_told"), [(AT + 1, True, True), (AT, True, True), (AT, False, False)]
+)
+def test_a_layer_of_relus_that_died_at_that_very_step(
+    recording: Recording, since: int, was_alive: bool, is_told: bool
+) -> None:
+    """In the step itself it may have been called before, without gradient. One that never gave anything is no news."""
+    layers = [tensor("up", call_index=0), TensorEntry("act", "output", 0, "float32", (4, 8), 1, "ReLU")]
+    layers += [tensor("up.weight", "grad", 2)]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (3, STEPS))
+    amax[1] *= was_alive
+    amax[1:, since:] = 0.0
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding) == "dead_units", finding.tensor == "act") == (is_told, is_told)
+    assert not is_told or "the layer before act" in finding.remedy[0].text
+
+
 def test_gradients_that_rise_alone_are_of_no_term(recording: Recording) -> None:
     """A backward that multiplies: the loss is as usual in that step, and jumps by what the update does."""
     layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(OUTPUTS)] + OUTPUTS_OF

@@ -154,8 +154,9 @@ FLOOR_BITS = 6.0
 
 
 def _flushed(evidence: Evidence) -> Finding | None:
-    """Gradients that have been exactly 0 since the first step, with what is computed in float16 and no loss scale."""
-    if evidence.is_loss_scaled or evidence.start > (evidence.run.first_step or 0):
+    """Gradients that have been exactly 0 since the first step, with what is computed in float16 and no loss scale, or
+    one that has always been next to nothing."""
+    if evidence.start > (evidence.run.first_step or 0) or (evidence.is_loss_scaled and not _is_small(evidence)):
         return None
     entries, stop = evidence.tensors.entries, evidence.whole_stop
     half = np.array([each.dtype == "float16" for each in entries], bool)
@@ -181,6 +182,16 @@ def _flushed(evidence: Evidence) -> Finding | None:
     return _flushed_finding(evidence, dead, int((seen & is_grad).sum()), float(amax[near].max()), is_every=is_every)
 
 
+SMALL = 2.0
+"""Loss scale below which it lifts nothing."""
+
+
+def _is_small(evidence: Evidence) -> bool:
+    values = evidence.series("loss_scale", evidence.start, evidence.whole_stop)
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and bool(values.max() < SMALL)
+
+
 BASIC = ("call_count", "amax", "nan_count", "inf_count")
 
 
@@ -200,7 +211,7 @@ def _flushed_finding(
     entries, step = evidence.tensors.entries, evidence.run.first_step or 0
     first = entries[int(dead[np.argmin(evidence.tensors.position[dead])])]
     which = "every gradient" if is_every else f"{len(dead)} of {among} gradients"
-    verb = "is" if is_every else "are"
+    verb, is_scaled = "is" if is_every else "are", evidence.is_loss_scaled
     device = device_of(evidence)
     floor = float(np.finfo(np.float16).smallest_subnormal)
     because = (
@@ -209,17 +220,18 @@ def _flushed_finding(
     return Finding(
         rank=only_rank(evidence), step=step, tensor=first.fqn, kind=first.kind, subject="flushed",
         summary=f"{place(step, only_rank(evidence))}: {which} {verb} exactly 0 in every element since the run began: "
-        "in float16 they are "
-        "flushed to zero, and the loss is not scaled.",
+        f"in float16 they are flushed to zero, and the loss {'scale lifts nothing' if is_scaled else 'is not scaled'}.",
         evidence=(
             f"In all steps up to {evidence.whole_stop - 1} {because.split(';')[0]}, where {floor:.2g} is the smallest "
             "number that float16 holds; the loss is not 0.",
             _scale(evidence),
-            "Cause (likely): the loss scale is missing. Against that: a graph that is cut, or a factor of 0, gives "
-            "zeros as well. What would decide: the same steps in float32 or bfloat16.",
+            f"Cause (likely): the loss scale is {'far too low' if is_scaled else 'missing'}. Against that: a graph that "
+            "is cut, or a factor of 0, gives zeros as well. What would decide: the same steps in float32 or bfloat16.",
         ),
         remedy=(
             remedies.scaler(
+                "Begin with a higher loss scale, and let it grow (growth_interval)."
+                if is_scaled else
                 "Scale the loss by a GradScaler, and give it to Rangewatch: attach(model, optimizer, scaler=scaler).",
                 device, 2**16, 2_000, because,
             ),

@@ -103,7 +103,7 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
     if rates[-1] < rates[0]:
         return
     clips = [known for _, known in evidence.details(Clipping)]
-    if part >= STILL and clips and clips[-1].far_steps and not keeps_squares(evidence):
+    if (part >= STILL or is_still) and clips and clips[-1].far_steps and not keeps_squares(evidence):
         yield _of_clip(evidence, steps, clips[-1].max_norm, part)
         return
     if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):

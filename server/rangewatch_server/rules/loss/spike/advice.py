@@ -15,7 +15,7 @@ NAMES = {
     "weight": "a weight that had moved too far", "optimizer": "the optimizer's state",
     "forward_arithmetic": "what the loss was multiplied by",
     "clip": "gradients that were no longer clipped", "mask": "a mask that changed",
-    "no_gradient": "how the loss is computed", "dead_units": "experts that no row reaches any more",
+    "no_gradient": "how the loss is computed", "dead_units": "units that died, or experts that no row reaches any more",
     "regularization": "a term of the loss that was raised",
     "backward_arithmetic": "arithmetic of the backward", "eval": "the model's mode",
 }  # fmt: skip
@@ -43,7 +43,8 @@ TESTS = {
     "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True).",
     "no_gradient": "Print each step of the loss's own computation for one batch, in its dtype and in float32.",
     "regularization": "Log each term of the loss by itself: the one that rose at that step is it.",
-    "dead_units": "Count the rows that each expert is given, in the steps before it and since.",
+    "dead_units": "Count what each ReLU gives above 0, or the rows that each expert is given, in the steps before it and "
+    "since.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "eval": "Compute the loss of one batch in train() and in eval().",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
@@ -197,6 +198,13 @@ def remedies(
             "overlap = (prediction.float() * target.float()).sum()  # and not .half()",
             because,
         )
+    elif cause == "dead_units" and place is not None and place.kind == "output":
+        yield Remedy(
+            f"Look at what wrote to the weights or the bias of the layer before {place.fqn} at step {step}, outside of "
+            "the optimizer, and at the size of the update right before it. Dead ReLUs get no gradient and stay so: go "
+            f"back to a checkpoint from before step {step}, or initialise that layer anew.",
+            "", because,
+        )  # fmt: skip
     elif cause == "dead_units":
         yield Remedy(
             f"Look at what gives rows to experts at step {step}: the router's weights and bias, its balance, or the "

@@ -24,6 +24,7 @@ from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_fa
 from rangewatch_server.rules.loss.spike.calls import of_calls
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.changed_mode import of_mode
+from rangewatch_server.rules.loss.spike.dead_layers import dead_since
 from rangewatch_server.rules.loss.spike.idle_experts import idle_since
 from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
@@ -94,11 +95,11 @@ def explained(
     restored, calls = [] if anew else of_restored(evidence, step), of_calls(evidence, name, step, gradients, outputs)
     # Where a weight was changed outputs rise, and gradients before it.
     term = None if outputs else raised_term(evidence, step, HISTORY)
-    idle = idle_since(evidence, step)
+    idle, dead = idle_since(evidence, step), dead_since(evidence, step)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
     every = [
         *of_mode(evidence, step), *anew, *written, *restored, *calls,
-        *(each.candidate for each in (term, idle) if each is not None),
+        *(each.candidate for each in (term, idle, dead) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
@@ -120,7 +121,7 @@ def explained(
     first = order[0] if order else Candidate("", 0.0)
     is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
-    for each in (term, idle):
+    for each in (term, dead, idle):
         place = each.entry if each is not None and first.cause == each.candidate.cause else place
     sentences = [
         *verdict(
