@@ -18,7 +18,7 @@ from rangewatch_server.rules.loss.spike import cause as spike_cause
 from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.cause import Explanation
 from rangewatch_server.rules.nonfinite import operations
-from rangewatch_server.rules.nonfinite.causes import BLOWN, BY_TERM, Candidate, blown_text, ratio_of
+from rangewatch_server.rules.nonfinite.causes import BLOWN, BLOWN_BITS, BY_TERM, Candidate, blown_text, ratio_of
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import tensors_of
@@ -72,11 +72,12 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
 
 
 def _grown_since_it_began(evidence: Evidence, name: str, step: int, rank: int) -> str | None:
-    """Of a loss that has grown for so long that what is large is usual by now."""
+    """Of a loss that has grown for so long that what is large is usual by now. Some times as large is no news: that of
+    an adversary or a policy begins near 0."""
     begun = evidence.series(name, evidence.start, min(step, evidence.start + AT_FIRST), rank)
     last = evidence.series(name, max(evidence.start, step - AT_FIRST), step, rank)
     begun, last = (np.abs(each[np.isfinite(each)]) for each in (begun, last))
-    if not len(begun) or not len(last) or not last[-1] >= BLOWN * np.median(begun) > 0:
+    if not len(begun) or not len(last) or not last[-1] >= 2.0**BLOWN_BITS * np.median(begun) > 0:
         return None
     return f"The loss had blown up before: {last[-1]:.3g} where it had been {np.median(begun):.3g} at first."
 
