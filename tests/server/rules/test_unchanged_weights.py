@@ -261,6 +261,16 @@ def test_weights_that_are_updated_or_get_no_gradient_are_quiet(recording: Record
     assert recording.diagnose(RULE).findings == ()
 
 
+def test_weights_that_one_rank_updates_and_sends_to_the_others_are_quiet(recording: Recording) -> None:
+    """As where gradients are reduced to it: the others' optimizers never step."""
+    grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+    for rank in range(2):
+        sampled = events.event(events.SampledWeights(("a.bias",), are_held=rank == 0), 1, 1)
+        series = {"weights_written": copied(0)}
+        recording.write(grads, 200, rank=rank, world_size=2, series=series, events=[sampled])
+    assert recording.diagnose(RULE).findings == ()
+
+
 def held_still(
     recording: Recording, since: int = 100, amax: Any = 1.0, dtype: str = "float32", other: Any = 1.0, **series: Any
 ) -> Any:

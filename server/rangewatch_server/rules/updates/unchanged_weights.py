@@ -136,9 +136,11 @@ SEEN = 4_096
 
 
 def _no_longer_copied(evidence: Evidence) -> Iterator[Finding]:
-    """Weights that something else than an attached optimizer changed, and that nothing changes any more."""
-    known = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
-    if known is None or known.are_held or not evidence.has_series(WRITTEN):
+    """Weights that something else than an attached optimizer changed, and that nothing changes any more. One rank's
+    optimizer may update them for all ranks, which are sent them."""
+    newest = {event.rank: known for event, known in evidence.details(SampledWeights)}
+    known = next(iter(newest.values()), None)
+    if known is None or any(each.are_held for each in newest.values()) or not evidence.has_series(WRITTEN):
         return
     last = _last_written(evidence)
     low = evidence.start if last is None else max(evidence.start, last + 1 - STILL)
