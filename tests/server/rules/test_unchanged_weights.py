@@ -238,6 +238,20 @@ def test_what_is_cut_off_in_the_middle_of_the_model(
     assert ("or cut off in there" in " ".join(found[0].evidence)) == bool(where)
 
 
+@pytest.mark.parametrize(("name", "severity"), [("1", "info"), ("3", "warning")])
+def test_a_target_in_the_middle_of_the_model_is_a_copy(recording: Recording, name: str, severity: str) -> None:
+    """An average of what is trained, without gradients: it is only known by its like."""
+    order = ("embed", "core.target.0", f"core.target.{name}", "core.online.0", "core.online.1", "head")
+    layers = [tensor(each, "output", at, "float32") for at, each in enumerate(order)]
+    reached = [each for each in order if "target" not in each]
+    layers += [tensor(f"{each}.weight", "grad", at + 6, "float32") for at, each in enumerate(reached)]
+    names = tuple(f"{each}.weight" for each in order if "target" in each)
+    known = events.Optimizers(("Adam",), unreached=names, unreached_count=2, trainable_count=40)
+    recording.write(layers, 100, events=[events.event(known, 1, 1)])
+    found = [each for each in recording.diagnose(RULE).findings if each.subject == "no_gradient"]
+    assert [each.severity for each in found] == [severity]
+
+
 def copied(until: int, steps: int = 200) -> np.ndarray:
     return np.where(np.arange(steps) < until, 1e-3, 0.0)
 
