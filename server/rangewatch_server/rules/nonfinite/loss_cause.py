@@ -35,6 +35,9 @@ of a square is as its root.
 AT_FIRST = 8
 """First steps, and last ones, whose losses say how far it has grown since it began."""
 
+HIGH = 4_096.0
+"""Of a loss: a sum of few such is beyond the range of float16."""
+
 HALF_PRECISION = ("float16", "bfloat16")
 
 FAR_BITS = 20.0
@@ -77,7 +80,8 @@ def _grown_since_it_began(evidence: Evidence, name: str, step: int, rank: int) -
     begun = evidence.series(name, evidence.start, min(step, evidence.start + AT_FIRST), rank)
     last = evidence.series(name, max(evidence.start, step - AT_FIRST), step, rank)
     begun, last = (np.abs(each[np.isfinite(each)]) for each in (begun, last))
-    if not len(begun) or not len(last) or not last[-1] >= 2.0**BLOWN_BITS * np.median(begun) > 0:
+    times = BLOWN if len(last) and last[-1] >= HIGH else 2.0**BLOWN_BITS
+    if not len(begun) or not len(last) or not last[-1] >= times * np.median(begun) > 0:
         return None
     return f"The loss had blown up before: {last[-1]:.3g} where it had been {np.median(begun):.3g} at first."
 
