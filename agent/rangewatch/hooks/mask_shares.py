@@ -4,10 +4,10 @@ A mask that is turned around, or left out, makes no value large and none NaN: on
 first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
 or 1 and lies beside what has its shape), as the share of its elements that are 1: what is given alone masks nothing,
 whatever it looks like. Where there is none, in host memory, the first matrix of floats that has held nothing but 0 and
-what masks when it is added, as the share of what does not, whatever it holds since. And of the step's first
-`scaled_dot_product_attention` the share of places that its mask lets be read, 1 where it has none. Torch's Transformer
-layers call that; `nn.MultiheadAttention` does with `need_weights=False` alone, and its own function is not wrapped:
-TorchScript could not compile it then.
+what masks when it is added, as the share of what does not, whatever two values it holds since: what holds more is
+something else that is given in its place. And of the step's first `scaled_dot_product_attention` the share of places
+that its mask lets be read, 1 where it has none. Torch's Transformer layers call that; `nn.MultiheadAttention` does with
+`need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class MaskShares(StepReader, InputListener):
             places = (at for at, each in enumerate(matrices[:MOST_WHOLE]) if self._on_host(each, _is_added))
             self._place = next(places, None)
         if self._place is not None and self._place < len(matrices):
-            share = self._on_host(matrices[self._place], _of_read)
+            share = self._on_host(matrices[self._place], _of_added)
             if share is not None and not math.isnan(share):
                 self._values.record(ADDED, self._step, share)
 
@@ -126,7 +126,7 @@ class MaskShares(StepReader, InputListener):
         if is_freed(mask) or is_being_captured(mask) or mask.dtype.itemsize == 1:  # float8 has no comparison
             return None
         part = sampled(_one_of_alike(mask.detach()))
-        return None if part is None else float(of(part))
+        return float(of(part)) if part is not None and part.numel() else None
 
     def _attended(self, frame: FrameType, _: Read, args: Any, kwargs: Any, out: Any) -> None:
         observer = self._observer
@@ -193,6 +193,12 @@ def _is_added(part: Tensor) -> Tensor:
     """Whether it leaves its places or masks them when it is added, and masks some."""
     masked = part <= MASKED
     return ((part == 0) | masked).all() & masked.any()
+
+
+def _of_added(part: Tensor) -> Tensor:
+    """NaN where it has more than two values."""
+    least, most = part.aminmax()
+    return torch.where(((part == least) | (part == most)).all(), _of_read(part), float("nan"))
 
 
 def _of_read(part: Tensor) -> Tensor:

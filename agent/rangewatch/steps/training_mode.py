@@ -36,7 +36,8 @@ explain what happens at once, where the model was trained in `train()` before.""
 UNTRAINED, MOST_NORMS = "untrained_norms", 256
 """Series; and norms of a model whose running statistics are read, some 10 us each."""
 
-MOST_EVENTS = 32
+MOST_EVENTS, MOST_EARLY = 32, 16
+"""And how many of these so early: who trains a step or two in `eval()` now and then still hears of a lasting spell."""
 
 MOST_PARTS, SEARCHED_EVERY, MODULES_A_STEP = 64, 128, 512
 """Frozen parts that are followed, steps from one search for them to the next (layers are frozen and unfrozen), and
@@ -80,7 +81,8 @@ class TrainingMode:
                 self._emit(0, 0)
         elif in_eval and has_backward:
             self._steps += 1
-            if self._steps == LASTING or (self._steps == EARLY and self._was_trained):
+            is_early = self._steps == EARLY and self._was_trained and self._emitted < MOST_EARLY
+            if self._steps == LASTING or is_early:
                 dropouts, norms, where = self._idle()
                 if dropouts + norms:
                     self._is_reported = True

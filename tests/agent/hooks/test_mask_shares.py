@@ -170,5 +170,16 @@ def test_one_that_masks_nothing_any_more(ingest: IngestDouble) -> None:
     assert list(ingest.series("added_mask_share").values()) == [SHARE] * 4 + [1.0] * 2
 
 
+def test_values_that_are_given_in_its_place_are_no_mask(ingest: IngestDouble) -> None:
+    """As where features stand there in steps without one; or no row is left."""
+    model = Attends()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for given in (ADDED, torch.randn(ROWS, PLACES), ADDED[:0], ADDED.bfloat16()):
+            model(torch.randn(ROWS, PLACES, WIDTH), given).backward()
+            optimizer.step()
+    assert ingest.series("added_mask_share") == {0: SHARE, 3: SHARE}
+
+
 def test_of_booleans_beside_it_nothing_is_added(ingest: IngestDouble) -> None:
     assert shares(ingest, Attends(), "added_mask_share", ADDED, LEFT) == set()

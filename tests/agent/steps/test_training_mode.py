@@ -50,6 +50,11 @@ def test_a_model_that_is_left_in_eval(ingest: IngestDouble) -> None:
     assert (step, data) == (12, {"steps": 8, "dropouts": 1, "norms": 1, "was_trained": True, "where": ""})
 
 
+def test_one_that_was_in_eval_for_two_steps_many_times_before(ingest: IngestDouble) -> None:
+    ((step, data),) = train(ingest, lambda model, step: model.train(step < 80 and step % 4 < 2), steps=96)
+    assert (step, data["steps"]) == (85, 8)
+
+
 def test_the_part_that_is_trained_is_named(ingest: IngestDouble) -> None:
     """Its body is in eval() by plan."""
     body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.1)).requires_grad_(False)

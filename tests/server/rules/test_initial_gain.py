@@ -42,6 +42,15 @@ def test_one_that_is_trained_in_the_midst_of_the_model(
     assert finding.severity == severity
 
 
+def test_a_branch_that_begins_behind_a_head_which_is_meant_to_be_small(recording: Recording) -> None:
+    """As that of a policy: the critic's first layer is given the observations."""
+    amax = np.ones((9, 50))
+    amax[1], amax[2], amax[3] = 10.0, 0.02, 12.0
+    recording.write([*layers(), tensor("1.linear.weight", "grad", 9, "float32")], 50, {"amax": amax})
+    (finding,) = recording.diagnose(RULE).findings
+    assert finding.severity == "info"
+
+
 @pytest.mark.parametrize(("breaks", "cause"), [(3, "weight"), (40, "learning_rate")])
 def test_what_breaks_within_the_first_steps_is_its_doing(recording: Recording, breaks: int, cause: str) -> None:
     at = np.arange(50)

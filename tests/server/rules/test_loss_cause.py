@@ -81,6 +81,27 @@ def test_a_loss_that_has_grown_since_the_run_began(recording: Recording) -> None
     assert "at first" in advice(finding) and "Take a mean" not in advice(finding)
 
 
+def test_a_loss_that_has_grown_to_near_the_range_of_half(recording: Recording) -> None:
+    """As a critic's without a bound."""
+    loss = -np.linspace(100, 3e4, STEPS)
+    loss[AT:] = -np.inf
+    recording.write([tensor("head", call_index=0), tensor("head.weight", "grad", 1)], STEPS, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert finding.facts["cause_class"] == "learning_rate"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_rises_slowly_has_not_blown_up(recording: Recording, value: float) -> None:
+    """As a generator's does, whose critic learns."""
+    tensors = [tensor("head", call_index=0), tensor("head.weight", "grad", 1)]
+    loss = 0.1 + np.linspace(0, 2, STEPS)
+    loss[AT:] = value
+    recording.write(tensors, STEPS, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_nonfinite.RULE).findings
+    assert finding.facts["cause_class"] == "forward_arithmetic"
+    assert "blown up" not in advice(finding)
+
+
 def test_usual_gradients_say_that_a_sum_overflowed(recording: Recording) -> None:
     finding = found(recording, np.inf, (GRAD, 8.0), dtype="float16")
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == ("forward_arithmetic", "shown")

@@ -53,6 +53,11 @@ def test_epochs_that_are_counted_for_steps(recording: Recording) -> None:
     assert "from a place that lies 1 further on" in finding.evidence[0]
 
 
+def test_stages_that_begin_lower_each_are_meant(recording: Recording) -> None:
+    """All decay by one factor: each goes on as the first one did some steps further on."""
+    assert severities(recording, course(lambda step: 0.95 ** (step % 60 + 10 * (step // 60)))) == []
+
+
 @pytest.mark.parametrize(
     ("warm_up", "since", "is_loaded", "severity"),
     [(0, 7, True, "warning"), (0, 7, False, "info"), (0, 0, True, ""), (20, 20, True, ""), (20, 27, False, "info")],

@@ -672,14 +672,20 @@ def test_a_backward_of_what_was_multiplied_after_it_was_logged(
     assert ("the loss that is logged did not" in text) == is_told
 
 
-@pytest.mark.parametrize(("calls", "expected"), [(3.0, "data"), (1.0, "weight")])
-def test_a_module_that_is_called_with_data_of_its_own(recording: Recording, calls: float, expected: str) -> None:
-    """A discriminator is called more often than the generator before it: once of the data alone."""
+@pytest.mark.parametrize(
+    ("calls", "after", "expected"),
+    [(3.0, 3.0, "data"), (1.0, 1.0, "weight"), (3.0, 1.0, "weight"), (9.0, 9.0, "weight")],
+)
+def test_a_module_that_is_called_with_data_of_its_own(
+    recording: Recording, calls: float, after: float, expected: str
+) -> None:
+    """A discriminator is called more often than the generator before it: once of the data alone. So is a cell of a
+    recurrence, which has a head behind it, or is called at each place."""
     layers = [tensor(name, call_index=at) for at, name in enumerate(("maker", "judge", "head"))]
     layers += [tensor("judge.weight", "grad", 3)]
     amax = 2.0 ** NOISE.normal(0, 0.1, (4, STEPS))
     amax[1:, AT:] *= 1e6
-    count = np.array([1.0, calls, calls, 1.0])[:, None]
+    count = np.array([1.0, calls, after, 1.0])[:, None]
     recording.write(layers, STEPS, {"amax": amax, "call_count": count}, series={"loss": jumped(20)})
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert cause(finding) == expected

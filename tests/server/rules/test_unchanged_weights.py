@@ -238,6 +238,20 @@ def test_what_is_cut_off_in_the_middle_of_the_model(
     assert ("or cut off in there" in " ".join(found[0].evidence)) == bool(where)
 
 
+@pytest.mark.parametrize(("name", "severity"), [("1", "info"), ("3", "warning")])
+def test_a_target_in_the_middle_of_the_model_is_a_copy(recording: Recording, name: str, severity: str) -> None:
+    """An average of what is trained, without gradients: it is only known by its like."""
+    order = ("embed", "core.target.0", f"core.target.{name}", "core.online.0", "core.online.1", "head")
+    layers = [tensor(each, "output", at, "float32") for at, each in enumerate(order)]
+    reached = [each for each in order if "target" not in each]
+    layers += [tensor(f"{each}.weight", "grad", at + 6, "float32") for at, each in enumerate(reached)]
+    names = tuple(f"{each}.weight" for each in order if "target" in each)
+    known = events.Optimizers(("Adam",), unreached=names, unreached_count=2, trainable_count=40)
+    recording.write(layers, 100, events=[events.event(known, 1, 1)])
+    found = [each for each in recording.diagnose(RULE).findings if each.subject == "no_gradient"]
+    assert [each.severity for each in found] == [severity]
+
+
 def copied(until: int, steps: int = 200) -> np.ndarray:
     return np.where(np.arange(steps) < until, 1e-3, 0.0)
 
@@ -258,6 +272,16 @@ def test_weights_that_are_updated_or_get_no_gradient_are_quiet(recording: Record
     amax = np.ones((2, 200)) * (1.0 if are_held else 0.0)
     grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
     recording.write(grads, 200, {"amax": amax}, series={"weights_written": copied(0)}, events=[sampled])
+    assert recording.diagnose(RULE).findings == ()
+
+
+def test_weights_that_one_rank_updates_and_sends_to_the_others_are_quiet(recording: Recording) -> None:
+    """As where gradients are reduced to it: the others' optimizers never step."""
+    grads = [tensor("a.bias", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")]
+    for rank in range(2):
+        sampled = events.event(events.SampledWeights(("a.bias",), are_held=rank == 0), 1, 1)
+        series = {"weights_written": copied(0)}
+        recording.write(grads, 200, rank=rank, world_size=2, series=series, events=[sampled])
     assert recording.diagnose(RULE).findings == ()
 
 

@@ -28,11 +28,13 @@ MOST_NAMED = 4
 
 
 class Gain(msgspec.Struct, frozen=True):
-    """Output `tensor` is `factor` times as large as the output before it in call order, which is `before`."""
+    """Output `tensor` is `factor` times as large as the output before it in call order, which is `before`, and `above`
+    times as the largest of all before it: a branch may begin behind the small output of another one."""
 
     tensor: int
     before: int
     factor: float
+    above: float
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -52,7 +54,8 @@ def _is_wrong(evidence: Evidence, gain: Gain) -> bool:
     linear = [int(each) for each in tensors_of(evidence, "output") if entries[int(each)].module in LINEAR]
     is_last = position[gain.tensor] >= max(position[each] for each in linear)
     trained = {entries[int(each)].fqn.rpartition(".")[0] for each in tensors_of(evidence, "grad")}
-    return gain.factor >= WRONG and not is_last and entries[gain.tensor].fqn in trained
+    is_far = gain.factor >= WRONG and gain.above >= FACTOR
+    return is_far and not is_last and entries[gain.tensor].fqn in trained
 
 
 FACTOR = 100.0
@@ -89,9 +92,12 @@ def gains_of(evidence: Evidence, start: int) -> list[Gain]:
 
 
 def _behind(entries: Sequence[TensorEntry], outputs: Array, amax: Array, order: list[int]) -> Iterable[Gain]:
+    largest = 0.0
     for before, row in itertools.pairwise(order):
+        largest = max(largest, float(amax[before]))
         if entries[int(outputs[row])].module in LINEAR:
-            yield Gain(int(outputs[row]), int(outputs[before]), float(amax[row] / amax[before]))
+            factor, above = float(amax[row] / amax[before]), float(amax[row] / largest)
+            yield Gain(int(outputs[row]), int(outputs[before]), factor, above)
 
 
 def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, step: int, *, is_wrong: bool) -> Finding:
@@ -137,7 +143,7 @@ RULE = Rule(
     explanation="In the first steps the output of a linear layer or a convolution was a hundred times as large as what "
     "comes before it, and others' were not: as with weights that are initialised with a wrong scale. A softmax or a "
     "sigmoid behind it is saturated from the start, the training goes on and learns little. A warning from 500 times "
-    "on in the midst of the model, of a layer that is trained.",
+    "on in the midst of the model, of a layer that is trained, where no output before it comes near.",
     check=check,
     thresholds=(
         Threshold("factor", FACTOR, "times", "As large as what comes before it, and as that of half of the layers."),

@@ -493,6 +493,8 @@ def _skipped(evidence: Evidence, jump: Jump) -> str:
     """A sentence, where the loss scaler skipped the update of each step in which the loss was high; else ""."""
     if jump.back is None or not evidence.has_series(FOUND_INF):
         return ""
+    if any(len(known.classes) > 1 for _, known in evidence.details(Optimizers)):
+        return ""  # the series says that the update of any of them was skipped
     found = evidence.largest(FOUND_INF, jump.step, jump.back)
     if not len(found) or not (found > 0).all():
         return ""

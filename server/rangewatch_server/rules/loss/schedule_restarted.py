@@ -137,7 +137,7 @@ def _severity(evidence: Evidence, found: Restart) -> str:
     is_begin, is_rise = found.earlier <= evidence.start + 1, found.after > found.before
     if found.is_of_process and found.is_single:
         return "info" if is_begin and _has_ended(found) else "warning"
-    if found.shift > 0:
+    if found.shift == 1:  # cycles with lower peaks lie further apart, where all of them decay by one factor
         return "warning"
     if not found.is_single or _is_restored(evidence, found.step):
         return ""  # cycles come again; a snapshot brings its rate along
@@ -169,7 +169,7 @@ def _finding(evidence: Evidence, found: Restart, severity: str) -> Finding:
     rank, is_begin = only_rank(evidence), found.earlier <= evidence.start + 1
     where = "starts over" if is_begin else f"goes on as it did from step {found.earlier} on"
     who = " Another process of the run begins with this step: the training was resumed." if found.is_of_process else ""
-    if found.shift:
+    if found.shift == 1:
         who += f" And from each jump after it on it is so from a place that lies {found.shift} further on."
     against = (
         "a schedule that is to begin anew here."

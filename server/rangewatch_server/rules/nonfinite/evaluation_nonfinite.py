@@ -27,6 +27,9 @@ MOST_SERIES = 8
 PASSES, BAD_OUTPUTS = "eval_passes", "eval_nonfinite"
 """Series of the forwards of an evaluation that the agent saw, and of NaN and Inf in what they returned."""
 
+FEW = 2
+"""Finite values that may come in a row from the first step on where evaluations are many steps apart."""
+
 AFTER = 64
 """Steps from it on in which a finite training loss says that the training is well."""
 
@@ -39,10 +42,16 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     first: tuple[int, str] | None = None
     for name in (each for each in names[:MOST_SERIES] if each != training):
         step = next(bad_steps(evidence, name, level, evidence.start, evidence.stop), None)
-        if step is not None and (first is None or step < first[0]) and _finite(evidence, name, evidence.start, step):
+        if step is not None and (first is None or step < first[0]) and _was_finite(evidence, name, step):
             first = step, name
     if first is not None:
         yield _finding(evidence, *first, training)
+
+
+def _was_finite(evidence: Evidence, name: str, step: int) -> bool:
+    """And NaN is not what is logged where nothing was evaluated, from the step behind the first evaluation on."""
+    before = _finite(evidence, name, evidence.start, step)
+    return before > FEW or (before > 0 and not np.isfinite(evidence.series(name, step - 1, step)).any())
 
 
 def _finite(evidence: Evidence, name: str, start: int, stop: int) -> int:
@@ -89,7 +98,7 @@ def _training(evidence: Evidence, training: str | None, step: int) -> Iterator[s
 def _own_outputs(evidence: Evidence, step: int) -> str:
     """What the agent saw of the model itself beside that step; "" where nothing is known of it."""
     if not evidence.has_series(PASSES):
-        return "The model itself was never seen in an evaluation: a copy of it is what is evaluated."
+        return "The model itself was never seen in an evaluation: a copy or a part of it may be evaluated."
     passes = evidence.largest(PASSES, step, step + 2).max(initial=-np.inf)
     if not passes > 0:
         return "The model itself was not evaluated beside that step: a copy of it may be what was."

@@ -18,7 +18,7 @@ from rangewatch_server.rules.loss.spike import cause as spike_cause
 from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.cause import Explanation
 from rangewatch_server.rules.nonfinite import operations
-from rangewatch_server.rules.nonfinite.causes import BLOWN, BY_TERM, Candidate, blown_text, ratio_of
+from rangewatch_server.rules.nonfinite.causes import BLOWN, BLOWN_BITS, BY_TERM, Candidate, blown_text, ratio_of
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import tensors_of
@@ -34,6 +34,9 @@ of a square is as its root.
 
 AT_FIRST = 8
 """First steps, and last ones, whose losses say how far it has grown since it began."""
+
+HIGH = 4_096.0
+"""Of a loss: a sum of few such is beyond the range of float16."""
 
 HALF_PRECISION = ("float16", "bfloat16")
 
@@ -72,11 +75,13 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
 
 
 def _grown_since_it_began(evidence: Evidence, name: str, step: int, rank: int) -> str | None:
-    """Of a loss that has grown for so long that what is large is usual by now."""
+    """Of a loss that has grown for so long that what is large is usual by now. Some times as large is no news: that of
+    an adversary or a policy begins near 0."""
     begun = evidence.series(name, evidence.start, min(step, evidence.start + AT_FIRST), rank)
     last = evidence.series(name, max(evidence.start, step - AT_FIRST), step, rank)
     begun, last = (np.abs(each[np.isfinite(each)]) for each in (begun, last))
-    if not len(begun) or not len(last) or not last[-1] >= BLOWN * np.median(begun) > 0:
+    times = BLOWN if len(last) and last[-1] >= HIGH else 2.0**BLOWN_BITS
+    if not len(begun) or not len(last) or not last[-1] >= times * np.median(begun) > 0:
         return None
     return f"The loss had blown up before: {last[-1]:.3g} where it had been {np.median(begun):.3g} at first."
 

@@ -136,9 +136,11 @@ SEEN = 4_096
 
 
 def _no_longer_copied(evidence: Evidence) -> Iterator[Finding]:
-    """Weights that something else than an attached optimizer changed, and that nothing changes any more."""
-    known = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
-    if known is None or known.are_held or not evidence.has_series(WRITTEN):
+    """Weights that something else than an attached optimizer changed, and that nothing changes any more. One rank's
+    optimizer may update them for all ranks, which are sent them."""
+    newest = {event.rank: known for event, known in evidence.details(SampledWeights)}
+    known = next(iter(newest.values()), None)
+    if known is None or any(each.are_held for each in newest.values()) or not evidence.has_series(WRITTEN):
         return
     last = _last_written(evidence)
     low = evidence.start if last is None else max(evidence.start, last + 1 - STILL)
@@ -643,9 +645,21 @@ def _cut_off_inside(evidence: Evidence, names: Sequence[str]) -> _Cut | None:
             key=calls.__getitem__,
         )
         cut = next((at for at, each in enumerate(inner) if each in reached), 0)
-        if cut and any(calls[each] < calls[inner[0]] for each in reached):
+        is_in_the_middle = any(calls[each] < calls[inner[0]] for each in reached) if cut else False
+        if is_in_the_middle and not _are_copies(inside, inner[:cut], inner[cut:]):
             return _Cut(inside, unreached[inner[0]], inner[cut])
     return None
+
+
+def _are_copies(inside: str, cut_off: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether these modules are a part of `inside` whose like is among the others: a target, or a teacher, is a moving
+    average of what is trained, and runs under no_grad."""
+    like: dict[str, set[str]] = {}
+    for each in others:
+        child, _, path = each[len(inside) + 1 :].partition(".")
+        like.setdefault(child, set()).add(path)
+    paths = {each[len(inside) + 1 :].partition(".")[2] for each in cut_off}
+    return "" not in paths and any(paths <= known for known in like.values())
 
 
 def _are_before_others(evidence: Evidence, names: Sequence[str]) -> bool:

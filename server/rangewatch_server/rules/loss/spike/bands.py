@@ -117,9 +117,15 @@ def first_ratio(evidence: Evidence, step: int) -> Riser | None:
     return min(first, key=lambda each: (each.step, int(position[each.tensor])), default=None)
 
 
+MOST_CALLS = 4.0
+"""Calls of a discriminator to one of its generator: of the data, of what was made, of what lies between, and for it."""
+
+
 def is_input_side(evidence: Evidence, riser: Riser) -> bool:
     """Whether its module is the first of the model that is called, so that the batch alone comes before it; or is
-    called more often in the step than all before it, as a discriminator is, once of the data alone.
+    called more often in the step than all before it, as a discriminator is, once of the data alone, with all that comes
+    after it. A cell of a recurrence, or a layer that is shared, is given what it made itself, or the layer before did,
+    and a head comes after it that is called less often.
 
     An embedding gives rows of its weight, whatever the batch is.
     """
@@ -127,13 +133,13 @@ def is_input_side(evidence: Evidence, riser: Riser) -> bool:
         return False
     position = evidence.tensors.position
     outputs = activations(evidence)
-    before = outputs[position[outputs] < position[riser.tensor]]
-    if not len(before):
+    is_before = position[outputs] < position[riser.tensor]
+    if not is_before.any():
         return True
-    chosen = np.array([*before.tolist(), riser.tensor])
-    calls = evidence.run.slice(RANGES, list(evidence.ranks), 0, riser.step, riser.step + 1, ("call_count",), chosen)
+    calls = evidence.run.slice(RANGES, list(evidence.ranks), 0, riser.step, riser.step + 1, ("call_count",), outputs)
     count = np.asarray(calls.columns["call_count"], np.float64)[:, 0]
-    return bool(count[-1] > count[:-1].max())
+    before, since = count[is_before].max(), count[~is_before]
+    return bool(before < since[since > 0].min(initial=np.inf) <= MOST_CALLS * before)
 
 
 def stays(evidence: Evidence, riser: Riser) -> bool:
