@@ -97,6 +97,18 @@ def test_a_division_that_is_left_out_once(recording: Recording, is_constant: boo
         assert "a branch may leave a division out" in each.remedy[0].text
 
 
+@pytest.mark.parametrize(
+    ("times", "loss", "severity"), [(1e3, 1.0, "info"), (1e3, 9.0, "warning"), (1e5, 1.0, "warning")]
+)
+def test_one_that_is_larger_now_and_then(recording: Recording, times: float, loss: float, severity: str) -> None:
+    """As by the weights of rows: it is wrong where the loss shows it, or where it must harm."""
+    given = np.where(np.arange(STEPS) == AT, times, 1.0)
+    losses = np.where(np.arange(STEPS) > AT, loss, 1.0)
+    recording.write(LAYERS, STEPS, series={"sampled_gradient": given, "loss": losses}, events=[SAMPLED])
+    (finding,) = recording.diagnose(CHANGED).findings
+    assert (finding.step, finding.severity) == (AT, severity)
+
+
 @pytest.mark.parametrize("jump", [12.0, 40.0])
 def test_what_the_gradients_allow_is_no_news(recording: Recording, jump: float) -> None:
     """Beyond 16 times what was usual, or beyond what is possible: not both."""

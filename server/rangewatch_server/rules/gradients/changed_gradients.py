@@ -15,7 +15,8 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
-from rangewatch_server.rules.loss.series import NORMS, TAKEN
+from rangewatch_server.rules.loss.series import NORMS, TAKEN, loss_name
+from rangewatch_server.rules.loss.spike.bands import loss_left
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -165,6 +166,7 @@ def _finding(evidence: Evidence, jump: Jump) -> Finding:
     rank = high[0] if len(high) == 1 else None
     hidden = " The clip made it small again: the loss need not show it." if jump.name == "clipped_norm" else ""
     return Finding(
+        severity="" if _is_harmful(evidence, jump) else "info",
         rank=rank, step=jump.step, subject="changed",
         summary=f"{place(jump.step, rank)}: {_how(jump)}: {_measure(jump)}.",
         evidence=tuple(_evidence(evidence, jump, high, hidden, is_of_all=is_of_all)),
@@ -174,6 +176,25 @@ def _finding(evidence: Evidence, jump: Jump) -> Finding:
             "cause_class": "communication" if is_of_all else "clip",
         },
     )  # fmt: skip
+
+
+HARMFUL = 1e4
+"""Times as large as usual from which on what the optimizer was given of one gradient ruins a weight, or Adam's squares.
+"""
+
+SOON = 4
+"""Steps behind it in which a loss that leaves its band says that it did harm."""
+
+
+def _is_harmful(evidence: Evidence, jump: Jump) -> bool:
+    """A norm that no gradient allows is of a broken reduction or clip. One gradient may be some times as large now and
+    then, by a loop that means it, as where rows are weighted."""
+    times = jump.now / jump.part if jump.part else jump.norm / jump.most
+    name = loss_name(evidence)
+    if not jump.of or times >= HARMFUL or name is None:
+        return True
+    after = range(jump.step + 1, min(jump.step + 1 + SOON, evidence.whole_stop))
+    return any(loss_left(evidence, name, each) for each in after)
 
 
 def _how(jump: Jump) -> str:

@@ -225,8 +225,9 @@ def _flushed_finding(
             f"In all steps up to {evidence.whole_stop - 1} {because.split(';')[0]}, where {floor:.2g} is the smallest "
             "number that float16 holds; the loss is not 0.",
             _scale(evidence),
-            f"Cause (likely): the loss scale is {'far too low' if is_scaled else 'missing'}. Against that: a graph that "
-            "is cut, or a factor of 0, gives zeros as well. What would decide: the same steps in float32 or bfloat16.",
+            f"Cause (likely): the loss scale is {'far too low' if is_scaled else 'missing'}. Against that: a graph "
+            "that is cut, or a factor of 0, gives zeros as well. What would decide: the same steps in float32 or "
+            "bfloat16.",
         ),
         remedy=(
             remedies.scaler(

@@ -126,7 +126,10 @@ def _poisoned(evidence: Evidence) -> Iterable[Finding]:
                 "the norms' own buffers were read after the step",
             ),
         ),
-        facts={"since_step": step, "norms": norms, "is_over": last == 0, "cause_class": "eval"},
+        facts={
+            "since_step": step, "cause_step": step - 1,  # what it logs may be of the step before
+            "norms": norms, "is_over": last == 0, "cause_class": "eval",
+        },
     )  # fmt: skip
 
 
@@ -223,6 +226,13 @@ RULE = Rule(
     "as a teacher, was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running "
     "statistics move. Or an evaluation in `train()` has brought NaN into running statistics.",
     check=check,
-    explains=("exploding_gradient", "loss_spike", "short_spike", "update_ratio", "vanishing_gradient"),
+    explains=(
+        "evaluation_nonfinite",
+        "exploding_gradient",
+        "loss_spike",
+        "short_spike",
+        "update_ratio",
+        "vanishing_gradient",
+    ),
     leads_to=("first_nonfinite", "loss_nonfinite"),
 )

@@ -43,8 +43,7 @@ TESTS = {
     "backward_arithmetic": "Run this step with torch.autograd.set_detect_anomaly(True).",
     "no_gradient": "Print each step of the loss's own computation for one batch, in its dtype and in float32.",
     "regularization": "Log each term of the loss by itself: the one that rose at that step is it.",
-    "dead_units": "Count what each ReLU gives above 0, or the rows that each expert is given, in the steps before it and "
-    "since.",
+    "dead_units": "Count what each ReLU gives above 0, or the rows of each expert, in the steps before it and since.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "eval": "Compute the loss of one batch in train() and in eval().",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
