@@ -40,6 +40,7 @@ def test_one_that_was_finite(recording: Recording, name: str, value: float) -> N
         ("train_loss_2", None),
         ("interval_loss", None),
         ("contest_loss", None),
+        ("loss_std_dev", None),
         ("val_loss", np.where(AT % 50, np.nan, 1.2)),  # NaN stands for no evaluation
     ],
 )

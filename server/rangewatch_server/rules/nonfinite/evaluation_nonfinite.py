@@ -17,7 +17,9 @@ from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
-EVALUATED = re.compile(r"(?:^|[/_.\- ])(?:val|valid|validation|eval|evaluation|test|dev|held_?out)(?:$|[/_.\- ])", re.I)
+EVALUATED = re.compile(
+    r"(?:^|(?<!std)[/_.\- ])(?:val|valid|validation|eval|evaluation|test|dev|held_?out)(?:$|[/_.\- ])", re.I
+)
 LOSS = re.compile(r"loss|nll|cross_?entropy|perplexity|ppl|(?:^|[/_.\- ])(?:bce|mse|mae|rmse)(?:$|[/_.\- ])", re.I)
 """Names of series that are a loss of an evaluation have a match of both."""
 
