@@ -69,8 +69,8 @@ def first_change(evidence: Evidence, name: str) -> Changed | None:
 
 
 def _masks(evidence: Evidence) -> Iterator[int]:
-    """Of the first steps of the run. Shares that differ in each step are looked at together: one by one 4,096 of them
-    take 40 ms."""
+    """Of the first steps of the run. Shares that differ in each step are looked at together: 4,096 of them take 1 ms,
+    and 23 one by one."""
     start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
     for name in (each for each in SHARES if evidence.has_series(each)):
         values = evidence.series(name, start, stop)
