@@ -50,7 +50,7 @@ def test_epochs_that_are_counted_for_steps(recording: Recording) -> None:
     recording.write(LAYERS, STEPS, series={"loss": np.ones(STEPS), "lr": course(plan)})
     (finding,) = recording.diagnose(schedule_restarted.RULE).findings
     assert (finding.severity, finding.step, finding.facts["earlier_step"]) == ("warning", 20, 2)
-    assert "from a place that lies 1 further on" in finding.evidence[0]
+    assert "each jump after it begins one step further on" in finding.evidence[0]
 
 
 def test_stages_that_begin_lower_each_are_meant(recording: Recording) -> None:

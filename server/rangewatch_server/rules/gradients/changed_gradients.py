@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import SampledWeights
 from rangewatch_server.core import deadline
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
@@ -17,6 +16,7 @@ from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
 from rangewatch_server.rules.loss.series import NORMS, TAKEN, loss_name
 from rangewatch_server.rules.loss.spike.bands import loss_left
+from rangewatch_server.rules.optimizers import sampled_gradient
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -86,12 +86,10 @@ def _measured(evidence: Evidence) -> Iterator[Measured]:
     gradients = tensors_of(evidence, "grad")
     if name is not None and len(gradients):
         yield Measured(name, gradients)
-    sampled = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
-    if sampled is not None and sampled.names and evidence.has_series(TAKEN):
-        entries = evidence.tensors.entries
-        mine = [each for each in gradients.tolist() if entries[each].fqn == sampled.names[0]]
-        if mine:
-            yield Measured(TAKEN, np.array(mine[:1]), sampled.names[0])
+    sampled = sampled_gradient(evidence)
+    if sampled is not None and evidence.has_series(TAKEN):
+        of, tensor = sampled
+        yield Measured(TAKEN, np.array([tensor]), of)
 
 
 def _high_steps(evidence: Evidence, name: str, factor: float) -> Iterator[int]:

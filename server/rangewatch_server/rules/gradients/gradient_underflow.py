@@ -18,7 +18,7 @@ from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import BACKWARD, SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.gradients.lost_scale import lost_scale
-from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.series import is_not_zero
 from rangewatch_server.rules.loss_scale import remedies
 from rangewatch_server.rules.loss_scale.causes import device_of, scale
 from rangewatch_server.rules.phrases import place, the
@@ -172,7 +172,7 @@ def _flushed(evidence: Evidence) -> Finding | None:
     is_zero = (total > 0) & ~amax.any(axis=1) & ~np.stack(bad).any(axis=(0, 2))
     is_grad, seen = np.isin(both, gradients), total > 0
     dead = both[is_zero & is_grad]
-    if len(dead) < max(1.0, FLUSHED_SHARE * (seen & is_grad).sum()) or not _is_of_a_loss(evidence):
+    if len(dead) < max(1.0, FLUSHED_SHARE * (seen & is_grad).sum()) or not is_not_zero(evidence):
         return None
     is_every = len(dead) == (seen & is_grad).sum()
     floor = float(np.finfo(np.float16).smallest_subnormal)
@@ -193,16 +193,6 @@ def _is_small(evidence: Evidence) -> bool:
 
 
 BASIC = ("call_count", "amax", "nan_count", "inf_count")
-
-
-def _is_of_a_loss(evidence: Evidence) -> bool:
-    """Whether the loss is not known, or not 0: of one that is, gradients are 0 rightly."""
-    name = loss_name(evidence)
-    if name is None:
-        return False
-    values = evidence.series(name)
-    values = values[np.isfinite(values)]
-    return bool(len(values)) and bool(np.mean(values != 0) > FLUSHED_SHARE)
 
 
 def _flushed_finding(

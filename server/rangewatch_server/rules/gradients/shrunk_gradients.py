@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import Optimizers, SampledWeights
+from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import UPDATE, rates
+from rangewatch_server.rules.optimizers import sampled_gradient, sampled_weights
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.recent import Array, only_rank, tensors_of
+from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
 
 STEPS = 1_024
@@ -41,15 +42,13 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
     names = {name for known in optimizers for name in known.classes}
     if any(known.groups for known in optimizers):
         return  # what is recorded is the largest rate: that of the sampled parameter's group may have fallen
-    sampled = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
-    if names != {"SGD"} or not evidence.has_series(UPDATE) or sampled is None or not sampled.are_held:
+    known, sampled = sampled_weights(evidence), sampled_gradient(evidence)
+    if names != {"SGD"} or not evidence.has_series(UPDATE) or sampled is None or known is None or not known.are_held:
         return
-    entries = evidence.tensors.entries
-    mine = [each for each in tensors_of(evidence, "grad").tolist() if entries[each].fqn == sampled.names[0]]
     low, stop = max(evidence.start, evidence.whole_stop - STEPS), evidence.whole_stop
-    if not mine or stop - low < 2 * LASTING:
+    if stop - low < 2 * LASTING:
         return
-    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax",), np.array(mine[:1]))
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax",), np.array(sampled[1:]))
     gradient = np.asarray(block.columns["amax"], np.float64).max(axis=0)
     scale = evidence.series("loss_scale", low, stop) if evidence.is_loss_scaled else np.ones(stop - low)
     update, rate = evidence.largest(UPDATE, low, stop), rates(evidence, low, stop)
@@ -67,7 +66,7 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
         return
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(part, SMOOTH), axis=1)
     since = low + int(at[np.flatnonzero(smooth >= HIGH * usual)[-1] + SMOOTH // 2]) + 1
-    yield _finding(evidence, since, float(np.median(left)) / usual, scale, sampled.names[0])
+    yield _finding(evidence, since, float(np.median(left)) / usual, scale, sampled[0])
 
 
 def is_one_over(evidence: Evidence, part: float, scale: Array, within: float = SCALED) -> bool:

@@ -17,7 +17,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.gradients.vanishing_depth import through_depth
-from rangewatch_server.rules.loss.series import has_converged, loss_name
+from rangewatch_server.rules.loss.series import has_converged, is_not_zero
 from rangewatch_server.rules.phrases import listed, module_code, place, the
 from rangewatch_server.rules.recent import FEW_RANKS, Array, Recent, odd_rank, only_rank, recent, tensors_of, unscaled
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -201,10 +201,13 @@ def _all_zero(evidence: Evidence, tensors: Array, points: Recent) -> Iterator[Fi
         [bool(points.zero[tensor][at][-ZERO_LASTING:].all()) for tensor, at in zip(tensors, seen, strict=True)], bool
     )
     dead, among = tensors[zero & long_seen], int(long_seen.sum())
-    if FEWEST_ZERO <= len(dead) == among:
-        if _were_alive(evidence, dead) and _has_loss(evidence):
-            yield _zero_finding(evidence, dead[np.argsort(evidence.tensors.position[dead])], among, points)
-    elif len(dead) >= max(FEWEST_ZERO, ZERO_SHARE * among) and not has_converged(evidence):
+    if len(dead) < max(FEWEST_ZERO, ZERO_SHARE * among):
+        return
+    if len(dead) == among:
+        is_lost = _were_alive(evidence, dead) and is_not_zero(evidence, evidence.whole_stop - LASTING)
+    else:
+        is_lost = not has_converged(evidence)
+    if is_lost:
         # Gradients are made from the loss on: the first of them in call order is nearest to where they end.
         order = dead[np.argsort(evidence.tensors.position[dead], kind="stable")]
         yield _zero_finding(evidence, order, among, points)
@@ -214,14 +217,6 @@ def _were_alive(evidence: Evidence, dead: Array) -> bool:
     """Whether there were gradients for long before: of such that died in the first updates `no_gradient` says so."""
     since = [_zero_since(evidence, int(each)) for each in dead]
     return max((each for each in since if each is not None), default=0) >= evidence.start + HISTORY
-
-
-def _has_loss(evidence: Evidence) -> bool:
-    """Whether the last losses are known, and are not 0: of one that is, gradients are 0 rightly."""
-    name = loss_name(evidence)
-    values = np.zeros(0) if name is None else evidence.series(name, evidence.whole_stop - LASTING, evidence.whole_stop)
-    values = values[np.isfinite(values)]
-    return bool(len(values)) and bool(np.median(np.abs(values)) > 0)
 
 
 def _zero_finding(evidence: Evidence, dead: Array, among: int, points: Recent) -> Finding:

@@ -33,8 +33,8 @@ SAME = 16
 WARM_UP = 64
 """First steps in which the rate may rise by any factor."""
 
-SHIFTED = 2
-"""Jumps, behind the first, each of which begins as much further on."""
+FEWEST_MORE = 2
+"""Jumps, behind the first, that show it."""
 
 ENDED = 0.11
 """So much or less of the rate that it starts over with is the end of a cycle, where checkpoints are saved. As a rule
@@ -56,8 +56,9 @@ class Restart(msgspec.Struct, frozen=True):
     """Whether no jump came before it, and none with which it starts over comes after it: cycles come again."""
     is_peak: bool
     """Whether no rate before is higher than that at `step`: where warm restarts begin."""
-    shift: int = 0
-    """Steps by which each of several jumps begins further on than the one before; 0: they do not, or there is one."""
+    counts_epochs: bool = False
+    """Whether each of several jumps begins one step further on in the schedule than the one before. Cycles whose peaks
+    all decay by one factor begin further on by more."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -89,28 +90,28 @@ def find(start: int, values: Array, starts: Iterable[int] = ()) -> Restart | Non
         earlier = _earlier(values, at, jumps[:number])
         if earlier is not None:
             step, before, after = start + at, float(values[at - 1]), float(values[at])
-            later = [_earlier(values, each, jumps[:number]) for each in jumps[jumps >= at + SAME].tolist()]
+            later = (_earlier(values, each, jumps[:number]) for each in jumps[jumps >= at + SAME].tolist())
             is_single = number == 0 and all(each is None for each in later)
-            shift = _shift(values, jumps) if number == 0 else 0
-            is_peak = after >= (1 - TOLERANCE) * np.nanmax(values[:at])
-            return Restart(step, start + earlier, before, after, step in set(starts), is_single, bool(is_peak), shift)
+            is_peak = bool(after >= (1 - TOLERANCE) * np.nanmax(values[:at]))
+            is_next = number == 0 and _begin_one_further(values, jumps)
+            return Restart(step, start + earlier, before, after, step in set(starts), is_single, is_peak, is_next)
     return None
 
 
-def _shift(values: Array, jumps: Array) -> int:
-    """By how many places of the schedule each jump begins further on than the one before; 0: not all by as many."""
+def _begin_one_further(values: Array, jumps: Array) -> bool:
+    """Whether each jump begins at the place of the schedule behind that at which the one before began."""
     none, begins, places = np.zeros(0, np.int64), [0], [0]
     for at in jumps.tolist():
         if at < begins[-1] + SAME:  # a rise right behind a jump may be one, too
             continue
         earlier = _earlier(values, at, none)
         if earlier is None:
-            return 0
+            return False
         around = max(each for each, begin in enumerate(begins) if begin <= earlier)
         places.append(places[around] + earlier - begins[around])
         begins.append(at)
     steps = np.diff(places[1:])
-    return int(steps[0]) if len(steps) >= SHIFTED and (steps == steps[0]).all() else 0
+    return len(steps) >= FEWEST_MORE and bool((steps == 1).all())
 
 
 def _is_warming_up(values: Array, at: int) -> bool:
@@ -137,7 +138,7 @@ def _severity(evidence: Evidence, found: Restart) -> str:
     is_begin, is_rise = found.earlier <= evidence.start + 1, found.after > found.before
     if found.is_of_process and found.is_single:
         return "info" if is_begin and _has_ended(found) else "warning"
-    if found.shift == 1:  # cycles with lower peaks lie further apart, where all of them decay by one factor
+    if found.counts_epochs:
         return "warning"
     if not found.is_single or _is_restored(evidence, found.step):
         return ""  # cycles come again; a snapshot brings its rate along
@@ -169,8 +170,8 @@ def _finding(evidence: Evidence, found: Restart, severity: str) -> Finding:
     rank, is_begin = only_rank(evidence), found.earlier <= evidence.start + 1
     where = "starts over" if is_begin else f"goes on as it did from step {found.earlier} on"
     who = " Another process of the run begins with this step: the training was resumed." if found.is_of_process else ""
-    if found.shift == 1:
-        who += f" And from each jump after it on it is so from a place that lies {found.shift} further on."
+    if found.counts_epochs:
+        who += " And each jump after it begins one step further on in the schedule."
     against = (
         "a schedule that is to begin anew here."
         if not is_begin
@@ -212,11 +213,11 @@ RULE = Rule(
     "was given in epochs. The training warms up a second time, or decays from its peak again, and nothing fails. A "
     "warning where another process of the run takes over at that step in the midst of a schedule, or where the rate "
     "goes on from the midst of an earlier rise; info where a schedule begins anew from its start within one process, "
-    "or after it had come to its end, which may be meant. Where it rises by that it is info, and a warning where the "
-    "optimizer's state was loaded there; jumps that begin further on each time, as where epochs are counted for steps, "
-    "are a warning. Cycles, warm restarts, and a snapshot that brings weights "
-    "and rate along are not reported. Rates that are logged now and "
-    "then, and such that hardly change within 16 steps, say nothing.",
+    "or after it had come to its end, which may be meant. A rate that rises to what it was behind the peak is info, "
+    "and a warning where the optimizer's state was loaded there. Jumps each of which begins one step further on, as "
+    "where epochs are counted for steps, are a warning. Cycles, warm restarts, and a snapshot that brings weights and "
+    "rate along are not reported. Rates that are logged now and then, and such that hardly change within 16 steps, say "
+    "nothing.",
     check=check,
     explains=("update_ratio",),
 )

@@ -18,6 +18,9 @@ NAMES = ("loss", "train_loss", "train/loss", "training_loss", "loss/train", "tot
 RATES = ("lr", "learning_rate", "train/lr", "train/learning_rate")
 """Those that are the learning rate, by the names that scripts and trainers log it under."""
 
+MOST = 0.5
+"""Part of the values above which they are most of them."""
+
 FEW, CONVERGED = 16, 0.01
 """Steps at the beginning and the end of a run, and the part of the first loss that is next to nothing."""
 
@@ -109,6 +112,17 @@ def means(evidence: Evidence, name: str, level: int, groups: int) -> tuple[Array
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(count > bad, total / (count - bad), np.nan)
     return np.maximum(start, (block.first + np.arange(len(mean))) * size), mean
+
+
+def is_not_zero(evidence: Evidence, start: int | None = None) -> bool:
+    """Whether the training loss is known, and most of its values from the step `start` on, of the whole run where that
+    is None, are not 0: of a loss that is 0 gradients are 0 rightly."""
+    name = loss_name(evidence)
+    if name is None:
+        return False
+    values = evidence.series(name, evidence.start if start is None else start, evidence.whole_stop)
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and bool(np.mean(values != 0) > MOST)
 
 
 def input_growth(evidence: Evidence, start: int, stop: int) -> float:

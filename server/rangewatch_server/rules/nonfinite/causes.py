@@ -743,35 +743,30 @@ def _is_given_as_usual(case: Case) -> bool:
     )
     if not len(count) or not count[0] <= WHOLE:
         return False
-    low, known = max(evidence.start, step - HISTORY), False
-    for name in (each for each in INPUTS if evidence.has_series(each)):
-        values = evidence.series(name, low, step + 1, rank)
-        before = values[:-1][np.isfinite(values[:-1])]
-        if not len(before) or not values[-1] <= 2 * before.max():
-            return False
-        known = True
-    return known
+    given = list(_input_sizes(case))
+    return bool(given) and all(len(before) > 0 and now <= 2 * before.max() for before, now in given)
 
 
 def _given_before(case: Case) -> float | None:
     """The largest root mean square of an input of the model in the steps before, from samples of its elements."""
-    evidence, step = case.evidence, case.bad.step
-    low = max(evidence.start, step - HISTORY)
-    parts = [evidence.series(name, low, step, case.bad.rank) for name in INPUTS if evidence.has_series(name)]
-    values = [value for part in parts for value in part[np.isfinite(part) & (part > 0)]]
-    return float(max(values)) if values else None
+    largest = max((float(before.max()) for before, _ in _input_sizes(case) if len(before)), default=0.0)
+    return largest if largest > 0 else None
 
 
 def _given_rise(case: Case) -> float | None:
     """Bits by which a root mean square of an input of the model is above all in the steps before; None: not known."""
+    known = [(before.max(), now) for before, now in _input_sizes(case) if len(before) and before.max() > 0 and now > 0]
+    return max((float(np.log2(now / before)) for before, now in known if np.isfinite(now)), default=None)
+
+
+def _input_sizes(case: Case) -> Iterator[tuple[np.ndarray, float]]:
+    """Of each input of the model its root mean squares in the steps before, and that of the step, NaN where unknown."""
     evidence, step, rank = case.evidence, case.bad.step, case.bad.rank
-    low, rises = max(evidence.start, step - HISTORY), []
+    low = max(evidence.start, step - HISTORY)
     for name in (each for each in INPUTS if evidence.has_series(each)):
         values = evidence.series(name, low, step + 1, rank)
-        before = values[:-1][np.isfinite(values[:-1]) & (values[:-1] > 0)]
-        if len(values) == step + 1 - low and len(before) and np.isfinite(values[-1]) and values[-1] > 0:
-            rises.append(float(np.log2(values[-1] / before.max())))
-    return max(rises, default=None)
+        before = values[: step - low]
+        yield before[np.isfinite(before)], float(values[step - low]) if len(values) > step - low else np.nan
 
 
 def is_repeated(case: Case) -> np.ndarray:

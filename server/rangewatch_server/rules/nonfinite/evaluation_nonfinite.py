@@ -81,7 +81,7 @@ def _finding(evidence: Evidence, step: int, name: str, training: str | None) -> 
             "Cause (likely): the evaluation: its batch, how its loss is computed, or the weights that it uses.",
             "What would decide: check for NaN and Inf the parameters of what is evaluated, its batch, and its outputs.",
         ),
-        remedy=tuple(_remedies(word)),
+        remedy=(_remedy(word),),
         facts={
             "series": name, "before": before, "is_over": later > 0, "cause_class": "eval", "since_step": step,
         },
@@ -112,8 +112,8 @@ def _own_outputs(evidence: Evidence, step: int) -> str:
     )
 
 
-def _remedies(word: str) -> Iterator[Remedy]:
-    yield Remedy(
+def _remedy(word: str) -> Remedy:
+    return Remedy(
         "Look at what is evaluated: the parameters of a copy of the model, as an average's, which is 0 / 0 where "
         "nothing has been averaged; then at the batch, and at a mean over no rows or no targets.",
         "bad = [name for name, each in model.named_parameters() if not each.isfinite().all()]  # of what is evaluated\n"

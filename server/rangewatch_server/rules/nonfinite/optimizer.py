@@ -10,6 +10,7 @@ import numpy as np
 from rangewatch.wire.events import Nonfinite, OptimizerDetails, TensorDetails
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.numerics.pyramid import SERIES_PART
+from rangewatch_server.rules.loss.series import FOUND_INF, UPDATE
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.tensor_phrases import NEAR_BITS, counts, headroom
 
@@ -34,14 +35,14 @@ def found_inf(case: Case) -> bool:
     evidence, step = case.evidence, case.bad.step - 1
     if step < evidence.start or not evidence.is_loss_scaled:
         return False
-    found = evidence.series("found_inf", step, step + 1, case.bad.rank)
+    found = evidence.series(FOUND_INF, step, step + 1, case.bad.rank)
     return bool(len(found) and found[0] > 0)
 
 
 def has_updated(case: Case) -> bool:
     """Whether an update of the step before changed the parameter that is compared: a fused optimizer is called in a
     step that its scaler skips as well, and changes nothing."""
-    row = case.evidence.run.names().series.get("sampled_update")
+    row = case.evidence.run.names().series.get(UPDATE)
     if row is None:
         return False
     step, names = case.bad.step - 1, ("max", "nonfinite_count")

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import LossFunction, Optimizers, SampledWeights
+from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.loss_spike import diverged
 from rangewatch_server.rules.loss.series import TAKEN, loss_name, rates
-from rangewatch_server.rules.optimizers import keeps_squares
+from rangewatch_server.rules.optimizers import keeps_squares, sampled_gradient
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -63,14 +63,12 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
     if diverged(evidence, name) is not None:  # `loss_spike` says so, from the step on at which it did
         return
     part = _part(evidence, start, float(rate.max()))
-    if loss[0] <= 0:  # as of a policy: how high it is says little
-        is_over = part is not None and part >= LARGE and _left(evidence, start + SEEN // 2, stop) <= DIED
-        if part is not None and is_over:
-            yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level, has_died=True)
+    if part is None:
         return
-    if part is not None and (
-        part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name) and _has_collapsed(evidence))
-    ):
+    if loss[0] <= 0:  # as of a policy: how high it is says little
+        if part >= LARGE and _left(evidence, start + SEEN // 2, stop) <= DIED:
+            yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level, has_died=True)
+    elif part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name) and _has_collapsed(evidence)):
         yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level)
 
 
@@ -151,14 +149,10 @@ def _part(evidence: Evidence, start: int, rate: float) -> float | None:
 def _given(evidence: Evidence, start: int) -> float:
     """Part of what the backward makes that the optimizer is given, by the gradient that is looked at there: the loop
     may divide it by a scale of its own, or clip it. 1 where that is not known."""
-    sampled = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
-    if sampled is None or not sampled.names or not evidence.has_series(TAKEN):
+    sampled = sampled_gradient(evidence)
+    if sampled is None or not evidence.has_series(TAKEN):
         return 1.0
-    entries, gradients = evidence.tensors.entries, tensors_of(evidence, "grad").tolist()
-    mine = [each for each in gradients if entries[each].fqn == sampled.names[0]]
-    if not mine:
-        return 1.0
-    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + SEEN, ("amax",), np.array(mine[:1]))
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + SEEN, ("amax",), np.array(sampled[1:]))
     made, taken = np.asarray(block.columns["amax"][0], np.float64), evidence.largest(TAKEN, start, start + SEEN)
     if evidence.is_loss_scaled:
         scale = evidence.series("loss_scale", start, start + len(made))

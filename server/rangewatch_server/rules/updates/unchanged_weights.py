@@ -16,7 +16,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.loss.series import UPDATE, WRITTEN, rates
-from rangewatch_server.rules.optimizers import keeps_squares
+from rangewatch_server.rules.optimizers import keeps_squares, sampled_weights
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -191,7 +191,7 @@ ENDS_ITSELF = "LBFGS"
 def _no_longer_moved(evidence: Evidence) -> Iterator[Finding]:
     """Updates of an attached optimizer that leave a parameter as it is to the bit, which gets a gradient in each step;
     and no matrix has moved in any of them."""
-    known = next((known for _, known in reversed(evidence.details(SampledWeights))), None)
+    known = sampled_weights(evidence)
     if known is None or not known.are_held or not known.names or not evidence.has_series(UPDATE):
         return
     low = max(evidence.start, evidence.whole_stop - WINDOW)

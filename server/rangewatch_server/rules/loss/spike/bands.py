@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY
+from rangewatch_server.rules.nonfinite.causes import Candidate
 from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.recent import MOST_RANKS, Array, tensors_of
 from rangewatch_server.rules.trend import MAD
@@ -39,6 +41,13 @@ class Riser(msgspec.Struct, frozen=True):
     tensor: int
     step: int
     bits: float
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """What speaks for a cause of the jump, and the tensor at which it does so."""
+
+    candidate: Candidate
+    entry: TensorEntry
 
 
 def loss_left(evidence: Evidence, name: str, step: int) -> bool:

@@ -155,11 +155,7 @@ def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
 def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
     """The loss rose at that step, and the gradients by the same factor: those of outputs too, which have a bound where
     rows are wrong, and sum over none."""
-    low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad")
-    if step - low < FEWEST or not len(tensors):
-        return
-    rise = _median_rise(evidence, tensors, low, step, rank)
-    of_outputs = _median_rise(evidence, tensors_of(evidence, "grad_output"), low, step, rank)
+    low, rise, of_outputs = _gradient_rises(evidence, step, rank)
     with np.errstate(divide="ignore", invalid="ignore"):
         loss = np.log2(evidence.series(name, low, step + 1, rank))
     if rise is None or not np.isfinite(loss[:-1]).any():
@@ -186,11 +182,7 @@ def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Ite
 
 def of_multiplied(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
     """The gradients rose at that step, those of outputs as far as those of parameters, and the logged loss did not."""
-    low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad")
-    if step - low < FEWEST or not len(tensors):
-        return
-    rise = _median_rise(evidence, tensors, low, step, rank)
-    of_outputs = _median_rise(evidence, tensors_of(evidence, "grad_output"), low, step, rank)
+    low, rise, of_outputs = _gradient_rises(evidence, step, rank)
     losses = evidence.series(name, low, step + 1, rank)
     before = losses[:-1][np.isfinite(losses[:-1])]
     if rise is None or of_outputs is None or not len(before) or not losses[-1] <= before.max():
@@ -204,6 +196,16 @@ def of_multiplied(evidence: Evidence, name: str, step: int, rank: int | None) ->
         "what the backward began with was multiplied after that, as by a weight of the batch, or a scale."
     )
     yield Candidate("forward_arithmetic", 0.84, (text,))
+
+
+def _gradient_rises(evidence: Evidence, step: int, rank: int | None) -> tuple[int, float | None, float | None]:
+    """The first step that shows what is usual, and the bits by which gradients of parameters, and those of outputs, are
+    above that; None: not known."""
+    low = max(evidence.start, step - HISTORY)
+    if step - low < FEWEST:
+        return low, None, None
+    rises = (_median_rise(evidence, tensors_of(evidence, kind), low, step, rank) for kind in ("grad", "grad_output"))
+    return low, next(rises), next(rises)
 
 
 def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:

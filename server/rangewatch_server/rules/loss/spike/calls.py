@@ -1,10 +1,13 @@
-"""Of a jump: the model, or a part of it, is called more often in a step."""
+"""Of a jump: the model, or a part of it, is called more often in a step, or in `eval()`."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import EvaluationMode
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY
@@ -116,3 +119,18 @@ def of_calls(
     # Where values are multiplied so far, gradients are with them; a chaotic recurrence has those alone.
     is_of_values = max((each.bits for each in outputs), default=0.0) >= GROWN_BITS
     return [Candidate("forward_arithmetic" if is_of_values else "backward_arithmetic", 0.88, (text,))]
+
+
+def of_mode(evidence: Evidence, step: int) -> Iterator[Candidate]:
+    """From that very step on the model is trained in `eval()`, after it had been in `train()`."""
+    for event, known in evidence.details(EvaluationMode):
+        since = event.step - known.steps + 1
+        if known.steps > 0 and known.was_trained and since == step:
+            norms = (
+                f"{known.norms} batch norm{'s go' if known.norms > 1 else ' goes'} by running statistics from there on"
+            )
+            drops = f"{known.dropouts} dropout{'s drop' if known.dropouts > 1 else ' drops'} nothing out any more"
+            does = " and ".join([norms] * (known.norms > 0) + [drops] * (known.dropouts > 0))
+            text = f"The model is in eval() from that very step on, and was in train() before: {does}."
+            yield Candidate("eval", 0.92 if known.norms else 0.6, (text,))
+            return

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import SampledWeights
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.activations.attention_logits import are_logits
 from rangewatch_server.rules.batch_rows import row_sentences
@@ -21,11 +20,9 @@ from rangewatch_server.rules.loss.series import NORMS, RATES, loss_name
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
 from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
-from rangewatch_server.rules.loss.spike.calls import of_calls
+from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
-from rangewatch_server.rules.loss.spike.changed_mode import of_mode
-from rangewatch_server.rules.loss.spike.dead_layers import dead_since
-from rangewatch_server.rules.loss.spike.idle_experts import idle_since
+from rangewatch_server.rules.loss.spike.dead_units import dead_layer, idle_experts
 from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
     of_begun_anew,
@@ -39,6 +36,7 @@ from rangewatch_server.rules.loss.spike.weights import (
     thawed_before,
 )
 from rangewatch_server.rules.nonfinite.causes import SHOWN, Candidate
+from rangewatch_server.rules.optimizers import sampled_weights
 from rangewatch_server.rules.recent import MOST_RANKS, tensors_of
 from rangewatch_server.rules.rule import Remedy
 
@@ -95,7 +93,7 @@ def explained(
     restored, calls = [] if anew else of_restored(evidence, step), of_calls(evidence, name, step, gradients, outputs)
     # Where a weight was changed outputs rise, and gradients before it.
     term = None if outputs else raised_term(evidence, step, HISTORY)
-    idle, dead = idle_since(evidence, step), dead_since(evidence, step)
+    idle, dead = idle_experts(evidence, step), dead_layer(evidence, step)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
     every = [
         *of_mode(evidence, step), *anew, *written, *restored, *calls,
@@ -200,7 +198,7 @@ def _place(
 
 def _written_place(evidence: Evidence, outputs: list[Riser]) -> TensorEntry | None:
     """The first output that rose, if a weight of its module is among those that are compared."""
-    names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
+    names = known.names if (known := sampled_weights(evidence)) is not None else ()
     first = evidence.tensors.entries[outputs[0].tensor] if outputs else None
     return first if first and any(each.rpartition(".")[0] == first.fqn for each in names) else None
 

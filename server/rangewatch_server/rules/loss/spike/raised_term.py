@@ -13,13 +13,12 @@ are as large as each other (of magnitudes) or in proportion to the weights (of s
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
-from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.loss.spike.bands import Placed
 from rangewatch_server.rules.nonfinite.causes import Candidate
 from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.recent import Array, tensors_of
@@ -49,16 +48,9 @@ IN_PROPORTION_BITS, FEWEST_IN_PROPORTION = 1.0, 3
 READ_EVERY = 256
 
 
-class RaisedTerm(msgspec.Struct, frozen=True):
-    """What it speaks for, and the output, or the first weight, that the term is computed from."""
-
-    candidate: Candidate
-    entry: TensorEntry
-
-
-def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | None:
-    """Of a jump at `step`; `history`: steps before it that show what is usual. A term that rises makes the loss rise:
-    gradients that do so alone are the backward's."""
+def raised_term(evidence: Evidence, step: int, history: int) -> Placed | None:
+    """Of a jump at `step`, the output, or the first weight, that the term is computed from; `history`: steps before it
+    that show what is usual. A term that rises makes the loss rise: gradients that do so alone are the backward's."""
     if not _loss_rose(evidence, step, history):
         return None
     of_outputs = _rises(evidence, tensors_of(evidence, "grad_output"), step, history)
@@ -93,7 +85,7 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
             "penalty, a balance, or a loss of its own."
         )
         against = ("whether a weight behind it was changed, which raises the gradients before it as well.",)
-        return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,), against), entry)
+        return Placed(Candidate(CAUSE, LESS_THAN_SHOWN, (text,), against), entry)
     raised = sorted(
         (each for each in parameters if parameters[each] >= LEAST_BITS), key=lambda each: int(position[each])
     )
@@ -106,9 +98,9 @@ def raised_term(evidence: Evidence, step: int, history: int) -> RaisedTerm | Non
     )
     if _is_penalty(evidence, raised, step):
         text += "it is a term of the loss that is computed from the weights themselves, as a penalty on their size is."
-        return RaisedTerm(Candidate(CAUSE, LESS_THAN_SHOWN, (text,)), entries[raised[0]])
+        return Placed(Candidate(CAUSE, LESS_THAN_SHOWN, (text,)), entries[raised[0]])
     text += "a penalty on the size of weights does so, and so do rows that are all wrong in one direction."
-    return RaisedTerm(Candidate(CAUSE, POSSIBLE, (text,)), entries[raised[0]])
+    return Placed(Candidate(CAUSE, POSSIBLE, (text,)), entries[raised[0]])
 
 
 def _is_penalty(evidence: Evidence, raised: list[int], step: int) -> bool:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import Optimizers, SampledWeights, StateLoaded
+from rangewatch.wire.events import Optimizers, StateLoaded
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text
 from rangewatch_server.rules.loss.series import RATES, UPDATE, WRITTEN
 from rangewatch_server.rules.loss.spike.bands import EARLIER, FEWEST, Riser, is_input_side, left_band, name_of
 from rangewatch_server.rules.nonfinite.causes import Candidate
-from rangewatch_server.rules.optimizers import keeps_squares
+from rangewatch_server.rules.optimizers import keeps_squares, sampled_weights
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.recent import tensors_of
 
@@ -60,7 +60,7 @@ def of_update(evidence: Evidence, step: int, gradients: list[Riser], *, has_rate
     left = left_band(low, np.where(np.isfinite(bits), bits, np.nan), step - 1)
     if left is None or left[1] < UPDATE_BITS or any(each.step <= left[0] for each in gradients):
         return
-    names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
+    names = known.names if (known := sampled_weights(evidence)) is not None else ()
     far = (
         f"The update of step {left[0]} moved {next(iter(names), 'a parameter')} {2.0 ** left[1]:.3g} times as far as "
         "usual, by gradients and a learning rate that were as usual"
@@ -214,7 +214,7 @@ def of_written(evidence: Evidence, step: int) -> list[Candidate]:
     change = float(last[at[-1]])
     if np.mean(before > 0) > SELDOM and change < FAR * before.max():
         return []
-    names = next((known.names for _, known in reversed(evidence.details(SampledWeights))), ())
+    names = known.names if (known := sampled_weights(evidence)) is not None else ()
     when = begin + int(at[-1])
     size = f" by up to {change:.3g}" if np.isfinite(change) else ""
     text = (
