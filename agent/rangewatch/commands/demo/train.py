@@ -241,8 +241,10 @@ def train(
     bare = ByteTransformer(ModelShape())
     on_ready(bare)
     with process_group() as rank:
-        model = DistributedDataParallel(bare) if dist.is_initialized() else bare
-        _train_on(model, options, rank, on_step)
+        _train_on(DistributedDataParallel(bare) if dist.is_initialized() else bare, options, rank, on_step)
+        # DDP lies in reference cycles. If it is freed after the process group, it ends gloo's threads while it holds the
+        # GIL that they wait for (pytorch/pytorch#56297): one of 90 ranks hung so, on two busy cores.
+        gc.collect()
 
 
 def _train_on(model: nn.Module, options: TrainOptions, rank: int, on_step: Callable[[StepReport], object]) -> None:
@@ -316,8 +318,6 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
 
     train(options, on_step=write)
-    # DDP lies in reference cycles that hold gloo's threads; left to the interpreter's exit, these can abort it.
-    gc.collect()
     return 0
 
 
