@@ -242,6 +242,15 @@ def test_a_jump_out_of_a_descent(recording: Recording) -> None:
     assert "far above the 8 before" in finding.evidence[0] and 0.4 < finding.facts["before"] < 0.6
 
 
+def test_a_jump_out_of_a_steep_descent_that_is_made_up_for(recording: Recording) -> None:
+    """As of a table that is overwritten: a quarter of the 64 values before it were as high, in the descent."""
+    each = np.arange(170)
+    loss = np.where(each < 110, 0.3 + 1.7 * np.exp(-each / 48), 0.45 + 0.8 * np.exp(-(each - 110) / 25))
+    write(recording, loss + np.random.default_rng(5).normal(0, 0.04, 170))
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert finding.step == 110 and 0.4 < finding.facts["before"] < 0.55
+
+
 @pytest.mark.parametrize(
     "loss",
     [descent(to=0.8), descent(to=1.6, lasts=4), descent(noise=0.25), descent(at=100, to=1.25)],

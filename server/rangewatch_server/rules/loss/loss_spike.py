@@ -344,8 +344,8 @@ def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> I
     if len(values) <= HISTORY:
         return
     trailing = np.median(np.lib.stride_tricks.sliding_window_view(values, TRAILING)[:-1], axis=1)
-    rest = np.abs(values[TRAILING:] - trailing)
-    local = MAD * np.median(np.lib.stride_tricks.sliding_window_view(rest, HISTORY - TRAILING)[:-1], axis=1)
+    rest = values[TRAILING:] - trailing
+    local = MAD * np.median(np.lib.stride_tricks.sliding_window_view(np.abs(rest), HISTORY - TRAILING)[:-1], axis=1)
     before = np.lib.stride_tricks.sliding_window_view(values, HISTORY)[:-1]
     usual = np.median(before[:, -RECENT:], axis=1)
     rise = np.maximum(limits["deviations"] * local, DOUBLED * np.abs(usual))
@@ -358,7 +358,10 @@ def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> I
             continue
         is_low = values[begin:] <= bar[at]
         row = values[begin:][: int(is_low.argmax()) if is_low.any() else None][:MOST]
-        count = _in_a_row(before[at], row, float(usual[at] + rise[at]), max(least, RECENT))
+        # Where the loss fell steeply, many of the values before were as high: then chance is judged without the fall.
+        detrended = usual[at] + rest[max(0, begin - TRAILING - WINDOW) : begin - TRAILING]
+        high, fewest = float(usual[at] + rise[at]), max(least, RECENT)
+        count = _in_a_row(before[at], row, high, fewest) or _in_a_row(detrended, row, high, fewest)
         if count:
             back, over = _back(steps[begin:], is_low, least), begin + MOST
             level = float(np.median(row[:count]))
