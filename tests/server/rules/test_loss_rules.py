@@ -344,7 +344,7 @@ def test_a_loss_that_rises_with_the_only_write_to_the_weights(recording: Recordi
     """As where an average is left in the model. Of many writes one with a rise is chance, or a batch."""
     written = np.zeros(160)
     written[100 - 8 * np.arange(count)] = 0.5
-    recording.write([tensor("a")], 160, series={"loss": descent_to(1.0), "weights_written": written})
+    recording.write([tensor("a")], 160, series={"loss": descent_to(0.5), "weights_written": written})
     found = recording.diagnose(loss_spike.RULE).findings
     assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "weight")] * (count == 1)
 

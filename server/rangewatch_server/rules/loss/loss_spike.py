@@ -345,7 +345,9 @@ def _set_backs(steps: Array, values: Array, since: int, limits: Thresholds) -> I
         return
     trailing = np.median(np.lib.stride_tricks.sliding_window_view(values, TRAILING)[:-1], axis=1)
     rest = values[TRAILING:] - trailing
-    local = MAD * np.median(np.lib.stride_tricks.sliding_window_view(np.abs(rest), HISTORY - TRAILING)[:-1], axis=1)
+    around = np.lib.stride_tricks.sliding_window_view(rest, HISTORY - TRAILING)[:-1]
+    lag = np.median(around, axis=1)[:, None]  # of the values behind the median of those before, as far as it fell
+    local = MAD * np.median(np.abs(around - lag), axis=1)
     before = np.lib.stride_tricks.sliding_window_view(values, HISTORY)[:-1]
     usual = np.median(before[:, -RECENT:], axis=1)
     rise = np.maximum(limits["deviations"] * local, DOUBLED * np.abs(usual))
