@@ -74,6 +74,23 @@ def test_a_fall_that_goes_on_from_near_its_peak(
     )
 
 
+@pytest.mark.parametrize(
+    ("is_loaded", "height", "is_told"), [(True, 1.0, True), (False, 1.0, False), (True, 0.5, False)]
+)
+def test_a_rate_at_its_peak_with_a_saved_state(
+    recording: Recording, is_loaded: bool, height: float, is_told: bool
+) -> None:
+    """The first day warmed up, the second does not: none of its rates came before."""
+
+    def plan(step: int) -> float:
+        return cosine(20, 180)(step) if step < 150 else height * cosine(0, 240)(step - 150)
+
+    loaded = [events.event(events.StateLoaded("Adam"), 1, 150)] if is_loaded else []
+    recording.write(LAYERS, STEPS, series={"loss": np.ones(STEPS), "lr": course(plan)}, events=loaded)
+    found = recording.diagnose(schedule_restarted.RULE).findings
+    assert [(each.severity, each.step) for each in found] == [("info", 150)] * is_told
+
+
 def test_a_snapshot_brings_its_rate_along(recording: Recording) -> None:
     written = np.where(np.arange(STEPS) == 80, 0.5, 0.0)
     assert severities(recording, course(replayed(linear(100, 500), 80, 20)), weights_written=written) == []

@@ -40,6 +40,9 @@ ENDED = 0.11
 """So much or less of the rate that it starts over with is the end of a cycle, where checkpoints are saved. As a rule
 schedules end at a tenth of their peak."""
 
+NEAR_PEAK = 0.9
+"""Part of the highest rate before that one is near to."""
+
 TOLERANCE = 1e-5
 
 
@@ -67,9 +70,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     windows = [(evidence.start, min(evidence.start + STEPS, evidence.whole_stop))]
     windows += [(max(evidence.start, at - STEPS), min(at + 2 * SAME, evidence.whole_stop)) for at in starts[-4:]]
     for start, stop in windows:
-        found = find(start, rates(evidence, start, stop), starts)
+        values = rates(evidence, start, stop)
+        found = find(start, values, starts)
         if found is not None and (severity := _severity(evidence, found)):
             yield _finding(evidence, found, severity)
+            return
+        if found is None and (risen := _risen_at_load(evidence, start, values)) is not None:
+            yield risen
             return
 
 
@@ -154,6 +161,49 @@ def _is_loaded(evidence: Evidence, step: int) -> bool:
     return any(abs(event.step - step) <= 1 for event, _ in evidence.details(StateLoaded))
 
 
+def _risen_at_load(evidence: Evidence, start: int, values: Array) -> Finding | None:
+    """The rate is at its peak from the very step on at which an optimizer was given a saved state, and changes from
+    there on: what sets it began anew, without the warm-up that the rates before had."""
+    for event, _ in evidence.details(StateLoaded):
+        for at in (event.step - start, event.step - start + 1):
+            row = values[max(0, at) : at + SAME]
+            if not 0 < at < len(values) or len(row) < SAME or not np.isfinite(row).all():
+                continue
+            before, after = float(values[at - 1]), float(values[at])
+            is_risen = after >= JUMP * before > 0 and after >= NEAR_PEAK * float(np.nanmax(values[:at]))
+            if is_risen and (np.diff(row) != 0).sum() >= SAME // 2 and not _is_warming_up(values, at):
+                return _at_load(evidence, start + at, before, after)
+    return None
+
+
+def _at_load(evidence: Evidence, step: int, before: float, after: float) -> Finding:
+    rank = only_rank(evidence)
+    return Finding(
+        severity="info", rank=rank, step=step, subject="schedule",
+        summary=f"{place(step, rank)}: the learning rate jumps from {before:.3g} to {after:.3g}, the peak of the run, "
+        "where the optimizer was given a saved state.",
+        evidence=(
+            "Such a state brings its rate along, and it changes from this step on as a schedule does.",
+            "Cause (possible): the scheduler was made anew, or what computes the rate counts its steps from 0 again. "
+            "Against that: a warm restart behind the best checkpoint looks the same.",
+        ),
+        remedy=(_restored(step),),
+        facts={"before": before, "after": after, "cause_class": "learning_rate"},
+    )  # fmt: skip
+
+
+def _restored(step: int) -> Remedy:
+    return Remedy(
+        "Restore the scheduler where the training is resumed, with scheduler.load_state_dict(), after it was made; or "
+        f"give it last_epoch as the number of its own moves so far, in steps where it moves each step ({step - 1} "
+        "here), and not the number of epochs.",
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))\n"
+        "state = scheduler.state_dict()  # into the checkpoint, beside model and optimizer\n"
+        "scheduler.load_state_dict(state)  # when the training is resumed",
+        "the rates before and from this step on",
+    )
+
+
 def _has_ended(found: Restart) -> bool:
     return found.before <= ENDED * found.after
 
@@ -188,17 +238,7 @@ def _finding(evidence: Evidence, found: Restart, severity: str) -> Finding:
             f"Cause ({'likely' if severity == 'warning' else 'possible'}): the scheduler was made anew and its place "
             f"was not restored, or was counted in epochs where steps are wanted. Against that: {against}",
         ),
-        remedy=(
-            Remedy(
-                f"Restore the scheduler where the training is resumed, with scheduler.load_state_dict(), after it was "
-                f"made; or give it last_epoch as the number of its own moves so far, in steps where it moves each "
-                f"step ({found.step - 1} here), and not the number of epochs.",
-                "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))\n"
-                "state = scheduler.state_dict()  # into the checkpoint, beside model and optimizer\n"
-                "scheduler.load_state_dict(state)  # when the training is resumed",
-                "the rates before and from this step on",
-            ),
-        ),
+        remedy=(_restored(found.step),),
         facts={"earlier_step": found.earlier, "before": found.before, "after": found.after,
                "is_of_process": found.is_of_process, "cause_class": "learning_rate"},
     )  # fmt: skip
@@ -214,8 +254,8 @@ RULE = Rule(
     "warning where another process of the run takes over at that step in the midst of a schedule, or where the rate "
     "goes on from the midst of an earlier rise; info where a schedule begins anew from its start within one process, "
     "or after it had come to its end, which may be meant. A rate that rises to what it was behind the peak is info, "
-    "and a warning where the optimizer's state was loaded there. Jumps each of which begins one step further on, as "
-    "where epochs are counted for steps, are a warning. Cycles, warm restarts, and a snapshot that brings weights and "
+    "and a warning where the optimizer's state was loaded there; one that jumps to its peak there is info. "
+    "Jumps each of which begins one step further on, as where epochs are counted for steps, are a warning. Cycles, warm restarts, and a snapshot that brings weights and "
     "rate along are not reported. Rates that are logged now and then, and such that hardly change within 16 steps, say "
     "nothing.",
     check=check,
