@@ -255,9 +255,9 @@ RULE = Rule(
     "goes on from the midst of an earlier rise; info where a schedule begins anew from its start within one process, "
     "or after it had come to its end, which may be meant. A rate that rises to what it was behind the peak is info, "
     "and a warning where the optimizer's state was loaded there; one that jumps to its peak there is info. "
-    "Jumps each of which begins one step further on, as where epochs are counted for steps, are a warning. Cycles, warm "
-    "restarts, and a snapshot that brings weights and rate along are not reported. Rates that are logged now and then, and such that hardly change within 16 steps, say "
-    "nothing.",
+    "Jumps each of which begins one step further on, as where epochs are counted for steps, are a warning. Cycles, "
+    "warm restarts, and a snapshot that brings weights and rate along are not reported. Rates that are logged now and "
+    "then, and such that hardly change within 16 steps, say nothing.",
     check=check,
     explains=("update_ratio",),
 )
