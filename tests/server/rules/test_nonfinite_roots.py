@@ -176,6 +176,8 @@ def test_few_bad_elements_are_of_no_clip_by_a_norm(recording: Recording) -> None
     finding = with_state(recording, 0.1, nan=1)
     assert finding.facts["cause_class"] != "clip" or finding.facts["sureness"] != "shown"
     assert "not 0" not in finding.remedy[0].text and "1 of 32" in text(finding)
+    assert "single elements" in finding.remedy[0].text and "clip_grad_norm_" not in finding.remedy[0].code
+    assert "hardware" in finding.facts["candidates"] and "the norm that is clipped by" not in text(finding)
 
 
 @pytest.mark.parametrize("nan", [1, 32], ids=["few", "all"])

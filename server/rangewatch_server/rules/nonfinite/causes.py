@@ -240,6 +240,8 @@ def deciding_test(best: Candidate, case: Case, origin: Origin) -> str:
         return "Check for NaN and Inf what the loss of this batch is given besides outputs, and what that is made of."
     if best.cause == "forward_arithmetic" and origin.kind == "loss":
         return BY_TERM
+    if best.cause == "clip" and is_of_elements(best):
+        return f"Look for NaN and Inf in the gradient of {origin.where} after each operation behind the backward."
     return TESTS[best.cause]
 
 
@@ -794,6 +796,9 @@ def _first_output_before(case: Case) -> float | None:
     return highest[0] if highest else None
 
 
+WRITES_TO_ELEMENTS = "this is code that writes to elements"
+
+
 def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
     """What the optimizer was given is bad, or all that it keeps of that, though gradients were finite when the backward
     ended; or it has made NaN of a gradient of zeros, of which its own update makes none.
@@ -838,8 +843,12 @@ def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
     is_whole = all(each.nan_count + each.inf_count == each.numel for each in state)
     few = "" if is_whole else f" {state[0].nan_count + state[0].inf_count} of {state[0].numel} elements were bad alone:"
     if len(case.evidence.ranks) == 1:
-        why = f"{few} a clip by a norm makes all of them so, and this is code that writes to elements." if few else ""
-        yield Candidate("clip", 0.86 if is_whole else 0.75, (f"{text}, where gradients are clipped or divided.{why}",))
+        if is_whole:
+            yield Candidate("clip", 0.86, (f"{text}, where gradients are clipped or divided.",))
+            return
+        why = f"{text}.{few} a clip by a norm makes all of them so, and {WRITES_TO_ELEMENTS}."
+        yield Candidate("clip", 0.75, (why,))
+        yield Candidate("hardware", 0.5, ("A fault of the memory spoils a few elements in a row, too.",))
         return
     unlikely = f" Its largest magnitude was {amax:.3g}, neither 0 nor near a limit: a clip makes no NaN of that."
     same = _same_elsewhere(case, origin)
@@ -851,6 +860,11 @@ def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
     )  # fmt: skip
     if is_whole:
         yield Candidate("clip", LIKELY, (f"{text}, where gradients are clipped or divided.",))
+
+
+def is_of_elements(best: Candidate) -> bool:
+    """Whether some elements of a gradient were spoiled alone, which no clip by a norm does."""
+    return any(WRITES_TO_ELEMENTS in each for each in best.supports)
 
 
 def _same_elsewhere(case: Case, origin: Origin) -> str:

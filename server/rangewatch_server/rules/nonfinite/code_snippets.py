@@ -14,6 +14,12 @@ CLIP_FINITE = (
     "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0, error_if_nonfinite=True)"
 )
 
+FIND_BAD_GRADIENTS = (
+    "for name, each in model.named_parameters():  # right after backward(), and again right before optimizer.step()\n"
+    "    if each.grad is not None and not each.grad.isfinite().all():\n"
+    "        print(name, (~each.grad.isfinite()).nonzero().tolist()[:8])"
+)
+
 WARM_UP = (
     "warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=1000)\n"
     "optimizer.register_step_post_hook(lambda *_: warm_up.step())"

@@ -19,6 +19,7 @@ from rangewatch_server.rules.nonfinite.causes import (
     filled_input,
     initially_large,
     is_near_limit,
+    is_of_elements,
     jumped_alone,
     outputs_reach_limit,
     reaches_limit,
@@ -30,6 +31,7 @@ from rangewatch_server.rules.nonfinite.code_snippets import (
     CLIP_FINITE,
     EPS,
     FIND_BACKWARD,
+    FIND_BAD_GRADIENTS,
     INITIAL,
     LOSS,
     MASKED_POOL,
@@ -268,11 +270,12 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
             because,
         )  # fmt: skip
     elif best.cause == "clip":
+        of_elements = is_of_elements(best)
         yield Remedy(
             "Look at what stands between the backward and optimizer.step(): "
-            + ("code that writes to single elements." if "writes to elements" in because else
+            + ("code that writes to single elements of this gradient." if of_elements else
                "clip by a norm that is finite and not 0."),
-            CLIP_FINITE, because,
+            FIND_BAD_GRADIENTS if of_elements else CLIP_FINITE, because,
         )  # fmt: skip
     elif best.cause == "hardware":
         yield Remedy(
