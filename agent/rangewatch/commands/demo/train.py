@@ -242,8 +242,8 @@ def train(
     on_ready(bare)
     with process_group() as rank:
         _train_on(DistributedDataParallel(bare) if dist.is_initialized() else bare, options, rank, on_step)
-        # DDP lies in reference cycles. If it is freed after the process group, it ends gloo's threads while it holds the
-        # GIL that they wait for (pytorch/pytorch#56297): one of 90 ranks hung so, on two busy cores.
+        # DDP lies in reference cycles. If it is freed after the process group, it ends gloo's threads and holds the GIL
+        # that they wait for meanwhile (pytorch/pytorch#56297): one of 90 ranks hung so, on two busy cores.
         gc.collect()
 
 
