@@ -34,6 +34,14 @@ def test_a_moment_is_told_to_the_end(recording: Recording, high: int, steps: int
     assert f"was low again at step {200 + high}" in found.summary
 
 
+def test_one_that_is_not_far_above_what_the_run_began_with(recording: Recording) -> None:
+    loss = noisy(170) + 5 * np.exp(-np.arange(170) / 8)
+    loss[110] = 8
+    write(recording, loss)
+    (found,) = recording.diagnose(short_spike.RULE).findings
+    assert (found.step, found.severity) == (110, "info") and found.facts["highest_before"] < 3.5
+
+
 def test_what_lasts_is_another_rule_s(recording: Recording) -> None:
     loss = noisy(300)
     loss[200:203] = 7

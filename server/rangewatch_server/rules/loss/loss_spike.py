@@ -323,7 +323,7 @@ def jumps(steps: Array, values: Array, since: int, limits: Thresholds, *, is_sta
     least, loss_jumps = max(1, int(limits["least_values"])), []
     for at in starts.tolist():
         high, begin = float(usual[at] + rise[at]), HISTORY + at
-        history = _settled(values[np.searchsorted(steps, steps[begin] - WINDOW) : begin], float(bar[at]))
+        history = settled(values[np.searchsorted(steps, steps[begin] - WINDOW) : begin], float(bar[at]))
         if not rise[at]:  # nothing but 0 until then, or nearly: of how high a value is usual that says nothing
             if not np.ptp(history):
                 continue
@@ -393,7 +393,7 @@ def _early_jump(steps: Array, values: Array, limits: Thresholds) -> list[Jump]:
     return []
 
 
-def _settled(history: Array, bar: float) -> Array:
+def settled(history: Array, bar: float) -> Array:
     """(n,) values without the descent that they begin with: a loss that was high at first says nothing of chance."""
     if len(history) <= SETTLED:
         return history

@@ -12,7 +12,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
-from rangewatch_server.rules.loss.loss_spike import HISTORY, PLACES
+from rangewatch_server.rules.loss.loss_spike import HISTORY, PLACES, settled
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss.spike.cause import explained
 from rangewatch_server.rules.phrases import loss_called, place
@@ -27,7 +27,7 @@ GRADIENT_LONGEST, GRADIENT_BITS = 4, 5.0
 """The same of gradients, and how far above all before they must be: 32 times, as for those that stay so."""
 
 LOOK_BACK = 2 * HISTORY
-"""Values before it whose highest counts: a loss that falls was higher long before."""
+"""Values before it whose highest counts, but for the fall that they begin with."""
 
 ABOVE_HIGHEST = 3.0
 """How many times as far above the usual as the highest before."""
@@ -64,11 +64,11 @@ def spikes(steps: Array, values: Array, since: int, deviations: float, longest: 
         if steps[at] < since or values[at] <= values[at - 1]:
             continue
         history = values[max(0, at - LOOK_BACK) : at]
-        highest = float(history.max())
-        if values[at] <= highest:
-            continue
         usual = float(np.median(history[-HISTORY:]))
         scatter = MAD * float(np.median(np.abs(history[-HISTORY:] - usual)))
+        highest = float(settled(history, usual + deviations * scatter).max())
+        if values[at] <= max(highest, float(history[-HISTORY:].max())):
+            continue
         bar = usual + max(deviations * scatter, ABOVE_HIGHEST * (highest - usual))
         low = np.flatnonzero(values[at : at + longest + 2] <= usual + (values[at] - usual) / 2)
         has_scale = scatter > 0 or highest > usual or usual != 0
