@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rangewatch import statistics, wire
-from rangewatch.statistics.checksum import balanced, weight_of
+from rangewatch.statistics import balanced, weight_of
 from rangewatch.wire.events import (
     CollectiveTiming,
     Dropouts,

@@ -63,7 +63,7 @@ CHECKSUM_MIN = Statistic(
     "checksum_min", "checksum", "min", float("inf"), "The same, the smallest; Inf when it was not taken."
 )
 
-# Of what only the ranks along some axes of a mesh hold alike, see `checksum.balanced`: the sum over all ranks of a run
+# Of what only the ranks along some axes of a mesh hold alike, see `balanced`: the sum over all ranks of a run
 # is 0 modulo 2^32 where each group of them is alike, so that one merged stream shows it, however many groups there are.
 AXIS_CHECKSUM = Statistic(
     "axis_checksum", "checksum", "max", 0.0,
@@ -276,3 +276,17 @@ DERIVED: tuple[Derived, ...] = (
         is_share=True, formula=lambda columns, limit: _of_moved(columns, "lost_count"),
     ),
 )  # fmt: skip
+
+
+def weight_of(size: int, index: int) -> int:
+    """By which the rank at `index` of `size` ranks that hold something alike weights its checksum: they add up to 0."""
+    return -1 if index else size - 1
+
+
+def balanced(checksums: Any, weight: int) -> Any:
+    """`axis_balance` of float64 checksums: their lowest bits, weighted, modulo `AXIS_MODULUS`.
+
+    Weighted by up to a million ranks, and added up over as many, they are whole numbers below 2^53. A rank that differs
+    shows but for 1 in 2^32 of its values.
+    """
+    return checksums % AXIS_MODULUS * weight % AXIS_MODULUS

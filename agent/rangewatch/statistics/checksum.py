@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rangewatch.statistics import AXIS_MODULUS
-
 WIDTH = 1021
 """Words of a row: prime, so that no column of a matrix falls on one of ours; a row is in a processor's first cache."""
 
@@ -47,20 +45,6 @@ def on_device(tensors: Sequence[Tensor]) -> Tensor:
     sums = torch.stack([_sums(_bytes(each)) for each in tensors])
     totals = _scrambled(sums, _row(torch.arange(WIDTH, device=sums.device))).sum(1)
     return _folded(totals).double()
-
-
-def weight_of(size: int, index: int) -> int:
-    """By which the rank at `index` of `size` ranks that hold something alike weights its checksum: they add up to 0."""
-    return -1 if index else size - 1
-
-
-def balanced(checksums: Any, weight: int) -> Any:
-    """`axis_balance` of float64 checksums: their lowest bits, weighted, modulo `AXIS_MODULUS`.
-
-    Weighted by up to a million ranks, and added up over as many, they are whole numbers below 2^53. A rank that differs
-    shows but for 1 in 2^32 of its values.
-    """
-    return checksums % AXIS_MODULUS * weight % AXIS_MODULUS
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.statistics.checksum import balanced, weight_of
+from rangewatch.statistics import balanced, weight_of
 from rangewatch.wire import events
 from rangewatch.wire.events import Mesh, MeshAxis, Optimizers, Placement, Placements
 from rangewatch.wire.records import Event

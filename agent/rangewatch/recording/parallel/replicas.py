@@ -35,7 +35,7 @@ from rangewatch.recording.parallel.placements import (
     why_not,
 )
 from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.statistics import checksum
+from rangewatch.statistics import weight_of
 from rangewatch.wire.events import CommunicationHook, Details, Mesh, NotReduced, Placements, ReducedByHand
 
 UNREDUCED = 4
@@ -191,7 +191,7 @@ class ReplicaReads(StepReader):
             return
         number = self._names.find(turn.fqn, kind, 0, str(local.dtype).removeprefix("torch."))
         if number is not None:
-            weight: int | None = 0 if size < 2 else checksum.weight_of(size, index)
+            weight: int | None = 0 if size < 2 else weight_of(size, index)
             weight = None if size == self._layout.world_size else weight
             pairs.setdefault(weight, []).append((number, local.detach()))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from rangewatch.core import limits
 from rangewatch.recording.rows.graph_rows import COUNTS, GraphRows
 from rangewatch.recording.rows.step_buffer import Block, StepRow
-from rangewatch.statistics import ON_DEVICE, UFUNCS, checksum, exponents, sparse
+from rangewatch.statistics import ON_DEVICE, UFUNCS, balanced, checksum, exponents, sparse
 from rangewatch.statistics.fused import DeviceCost, DeviceTime, FusedReads
 from rangewatch.statistics.reduce import count_exponents, fill_identities, measure, merge
 from rangewatch.statistics.sparse import OpenSums, Sums
@@ -253,7 +253,7 @@ class DeviceRing:
             self.put_columns([(number, ("checksum_max", "checksum_min")) for number, _ in pairs], sums)
         else:
             self.put_columns([(number, ("axis_checksum",)) for number, _ in pairs], sums)
-            self.put_columns([(number, ("axis_balance",)) for number, _ in pairs], checksum.balanced(sums, weight))
+            self.put_columns([(number, ("axis_balance",)) for number, _ in pairs], balanced(sums, weight))
 
     def put_columns(self, places: Sequence[tuple[int, tuple[str, ...]]], values: Tensor) -> None:
         """Keep values, (n,) of this device, for the columns of a number each in the open step, until `take`."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rangewatch import statistics
 from rangewatch.core import limits
 from rangewatch.recording.rows.mirror import Mirror
-from rangewatch.statistics import checksum, sparse
+from rangewatch.statistics import sparse
 from rangewatch.statistics.sparse import OpenSums, Sums
 from rangewatch.wire.records import FloatArray, RangeRows, SeriesRows
 
@@ -50,11 +50,11 @@ class StepRow:
             column.append(IDENTITIES[name])
 
     def set_checksum(self, number: int, value: float, weight: int | None = None) -> None:
-        """Keep a checksum; with `weight`, see `checksum.weight_of`, of what only some ranks hold alike."""
+        """Keep a checksum; with `weight`, see `statistics.weight_of`, of what only some ranks hold alike."""
         if weight is None:
             self.set_columns(number, {"checksum_max": value, "checksum_min": value})
         else:
-            self.set_columns(number, {"axis_checksum": value, "axis_balance": checksum.balanced(value, weight)})
+            self.set_columns(number, {"axis_checksum": value, "axis_balance": statistics.balanced(value, weight)})
 
     def set_columns(self, number: int, values: Mapping[str, float]) -> None:
         """Keep what only some tensors have, by the statistics' names, of which there is one a step."""

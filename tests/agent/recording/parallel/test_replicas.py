@@ -25,7 +25,7 @@ from rangewatch.recording.observer import Observer
 from rangewatch.recording.parallel.placements import Layout, own_hook, plain_part, why_not
 from rangewatch.recording.parallel.replicas import ReplicaReads
 from rangewatch.recording.tensor_names import TensorNames
-from rangewatch.statistics import AXIS_MODULUS, checksum
+from rangewatch.statistics import AXIS_MODULUS, balanced, checksum, weight_of
 from tests.agent.doubles import own_buffer
 from tests.agent.ingest_double import IngestDouble
 
@@ -179,12 +179,12 @@ def test_one_process_reads_none(ingest: IngestDouble, reported: bool) -> None:
 def test_the_weighted_checksums_of_ranks_that_are_alike_add_up_to_0(size: int) -> None:
     for seed in range(5):
         found = both(values(50 + seed))
-        weights = [checksum.weight_of(size, index) for index in range(size)]
-        parts = [checksum.balanced(found, weight) for weight in weights]
-        on_device = [float(checksum.balanced(torch.tensor([found], dtype=torch.float64), each)) for each in weights]
+        weights = [weight_of(size, index) for index in range(size)]
+        parts = [balanced(found, weight) for weight in weights]
+        on_device = [float(balanced(torch.tensor([found], dtype=torch.float64), each)) for each in weights]
         assert parts == on_device and all(0 <= each < AXIS_MODULUS for each in parts)
         assert sum(parts) < 2**53 and sum(parts) % AXIS_MODULUS == 0
-        parts[-1] = checksum.balanced(both(values(200 + seed)), weights[-1])
+        parts[-1] = balanced(both(values(200 + seed)), weights[-1])
         assert sum(parts) % AXIS_MODULUS != 0
 
 
