@@ -120,7 +120,7 @@ class Optimizers(Details, frozen=True):
     `replaced`: those of `left_out` under whose name the model had another parameter before, which an optimizer has.
     `renewed`: names under which the model had another parameter when it was looked at before, of an optimizer both.
     `orphan_count`: parameters of the optimizers that are none of the model's and have no gradient, though some of the
-    model's have.
+    model's have. `frozen_count`: parameters of the model that require no gradient.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
     `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
     `second_beta` its second in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of
@@ -141,6 +141,7 @@ class Optimizers(Details, frozen=True):
     replaced: tuple[str, ...] = ()
     renewed: tuple[str, ...] = ()
     orphan_count: int = 0
+    frozen_count: int = 0
     initial_lr: float = 0.0
     weight_decay: float = 0.0
     momentum: float = 0.0

@@ -55,6 +55,19 @@ def test_a_decay_below_0_makes_weights_grow(recording: Recording) -> None:
     assert "0.024 times itself larger" in finding.summary and "doubles in 29 updates" in finding.evidence[0]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "decay", "last", "severity"),
+    [("Adam", 5.0, 1.1, "warning"), ("Adam", 5.0, 0.3, "info"), ("Adam", 0.1, 1.1, ""), ("AdamW", 5.0, 1.1, "")],
+)
+def test_a_decay_that_outweighs_gradients(
+    recording: Recording, optimizer: str, decay: float, last: float, severity: str
+) -> None:
+    sent = events.event(Optimizers((optimizer,), weight_decay=decay), 1, 2)
+    recording.write(LAYERS, STEPS, series={"loss": np.linspace(1.1, last, STEPS)}, events=[sent])
+    found = recording.diagnose(SETTINGS).findings
+    assert [(each.severity, each.facts["cause_class"]) for each in found] == [(severity, "optimizer")] * bool(severity)
+
+
 def test_a_momentum_that_is_below_1_again(recording: Recording) -> None:
     recording.write(LAYERS, STEPS, events=[known(1.01), known(0.9, step=60)])
     (finding,) = recording.diagnose(SETTINGS).findings

@@ -375,6 +375,16 @@ def test_a_rate_that_was_zero_moves_nothing(recording: Recording) -> None:
     assert recording.diagnose(RULE).findings == ()
 
 
+@pytest.mark.parametrize(("frozen", "severity"), [(6, "warning"), (0, "info")])
+def test_adapters_that_no_optimizer_has(recording: Recording, frozen: int, severity: str) -> None:
+    """More than half of what could be trained is left out: meant, but where what is to stay is frozen."""
+    grads = [tensor(name, "grad", at, "float32") for at, name in enumerate(("q.lora_A", "q.lora_B", "head.weight"))]
+    known = events.Optimizers(("AdamW",), ("q.lora_A", "q.lora_B"), 2, trainable_count=3, frozen_count=frozen)
+    recording.write(grads, 130, events=[events.event(known, 1, 1)])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.severity, found.facts["cause_class"]) == ("q.lora_A", severity, "optimizer")
+
+
 def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> None:
     """That is no layer which is to be unfrozen later: it is said soon, and though more than half are so."""
     grads = [tensor("table.weight", "grad", 0, "float32"), tensor("head.weight", "grad", 1, "float32")]

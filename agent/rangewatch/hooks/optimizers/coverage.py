@@ -142,6 +142,7 @@ class OptimizerCoverage(StepReader):
             replaced=tuple(replaced[: limits.ACCOUNT_NAMES]),
             renewed=tuple(renewed[: limits.ACCOUNT_NAMES]),
             orphan_count=orphans,
+            frozen_count=sum(not each.requires_grad for fqn, each in named if self._selection.has(fqn)),
             initial_lr=next(iter(rates)) if len(rates := set(_numbers(in_use, "initial_lr"))) == 1 else 0.0,
             weight_decay=max(_numbers(in_use, "weight_decay"), default=0.0),
             momentum=(moving := _momentum(in_use))[0],

@@ -1,5 +1,5 @@
 """Settings of an optimizer that cannot work: a momentum of 1 or more, Adam's betas in the wrong order, and a decay that
-takes most of each weight with one update, or adds to it.
+takes most of each weight with one update, adds to it, or is the larger part of each gradient.
 """
 
 from __future__ import annotations
@@ -10,12 +10,21 @@ from collections.abc import Iterable
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import has_fallen
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 SLOW = 0.99
 """A first beta from which on the order of Adam's betas is a mistake: its direction is then a mean over 100 steps."""
+
+
+LARGE, SCALED = 1.0, ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta")
+"""Weight decay from which on it is a mistake in optimizers that add it to the gradient, times the weight, and then
+divide by the gradient's size: gradients are far below the weights, and what is left of an update is its sign."""
+
+FEW, FELL = 16, 0.75
+"""Values whose medians are compared, and the part of the first loss to which a training has learned all the same."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -29,6 +38,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
             return
         if known.decay_part:
             yield (_decayed if known.decay_part > 0 else _grown)(evidence, event, known)
+            return
+        if known.weight_decay >= LARGE and known.classes and set(known.classes) <= set(SCALED):
+            yield _outweighed(evidence, event, known)
             return
 
 
@@ -117,6 +129,32 @@ def _grown(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding
     )  # fmt: skip
 
 
+def _outweighed(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
+    rank, decay = only_rank(evidence), known.weight_decay
+    newest = [each for _, each in evidence.details(Optimizers)][-1]
+    is_over = newest.weight_decay < LARGE
+    return Finding(
+        severity="info" if is_over or has_fallen(evidence, FEW, FELL) else "", rank=rank, step=event.step,
+        subject="decay",
+        summary=f"{place(event.step, rank)}: the weight decay of {', '.join(known.classes)} is {decay:.6g}: it adds "
+        f"{decay:.6g} times each weight to its gradient, and the updates go where that points.",
+        evidence=(
+            "These optimizers divide by the gradient's size: where the decay is the larger part, each update moves a "
+            "weight towards 0 by about the learning rate, whatever the loss asks for.",
+            "Cause (shown): the optimizer's settings. A decay of 1e-4 to 0.1 is usual.",
+        ),
+        remedy=(
+            Remedy(
+                "Make the weight decay smaller, to 1e-4 or so, or give it to AdamW, which takes it from the weights "
+                "and not through the gradients.",
+                PRINT_DECAY,
+                "the optimizer's own parameter groups were read",
+            ),
+        ),
+        facts={"weight_decay": decay, "is_over": is_over, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
 def _swapped(evidence: Evidence, event: StoredEvent, known: Optimizers) -> Finding:
     rank, first, second = only_rank(evidence), known.momentum, known.second_beta
     return Finding(
@@ -148,12 +186,13 @@ RULE = Rule(
     severity="warning",
     explanation="A momentum of 1 or more keeps all that was ever added, so that updates grow by themselves; Adam's "
     "betas in the wrong order make a slow direction of a short-lived scale; a learning rate times weight decay of a "
-    "tenth or more leaves little of the weights, and turns them over above 1; a decay below 0 makes them grow. Nothing "
-    "fails at once: the loss swings, or climbs after hundreds of steps. Read from the parameter groups on the host.",
+    "tenth or more leaves little of the weights, and turns them over above 1; a decay below 0 makes them grow; one of "
+    "1 or more in Adam outweighs the gradients. Nothing fails at once: the loss swings, stays, or climbs after hundreds "
+    "of steps. Read from the parameter groups on the host.",
     check=check,
     explains=(
         "exploding_gradient", "headroom_trend", "loss_spike", "short_spike", "learning_lost", "loss_plateau",
-        "loss_stuck", "update_ratio",
+        "loss_stuck", "update_ratio", "vanishing_gradient", "dead_activation",
     ),
     leads_to=("first_nonfinite", "loss_nonfinite"),
 )  # fmt: skip

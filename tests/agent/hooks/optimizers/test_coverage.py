@@ -44,7 +44,7 @@ def test_what_is_left_out_and_what_is_not_reached(ingest: IngestDouble) -> None:
     assert reported(ingest) == [
         Optimizers(
             classes=("SGD",), left_out=("head.weight", "head.bias"), left_out_count=2,
-            unreached=("spare.weight", "spare.bias"), unreached_count=2, trainable_count=6,
+            unreached=("spare.weight", "spare.bias"), unreached_count=2, trainable_count=6, frozen_count=2,
         )
     ]  # fmt: skip
 
