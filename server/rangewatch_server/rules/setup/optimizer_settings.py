@@ -187,8 +187,8 @@ RULE = Rule(
     explanation="A momentum of 1 or more keeps all that was ever added, so that updates grow by themselves; Adam's "
     "betas in the wrong order make a slow direction of a short-lived scale; a learning rate times weight decay of a "
     "tenth or more leaves little of the weights, and turns them over above 1; a decay below 0 makes them grow; one of "
-    "1 or more in Adam outweighs the gradients. Nothing fails at once: the loss swings, stays, or climbs after hundreds "
-    "of steps. Read from the parameter groups on the host.",
+    "1 or more in Adam outweighs the gradients. Nothing fails at once: the loss swings, stays, or climbs after some "
+    "hundred steps. Read from the parameter groups on the host.",
     check=check,
     explains=(
         "exploding_gradient", "headroom_trend", "loss_spike", "short_spike", "learning_lost", "loss_plateau",
