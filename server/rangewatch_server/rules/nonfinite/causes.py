@@ -19,7 +19,7 @@ from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import INPUTS, RATES, loss_name
-from rangewatch_server.rules.nonfinite import operations
+from rangewatch_server.rules.nonfinite import operations, overflowed_gradient
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS
 from rangewatch_server.rules.nonfinite.optimizer import (
@@ -147,6 +147,8 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool, jumped: Candidate
     if origin.kind in ("loss", "backward"):
         everything += _masked_outputs(case)
         everything += _operation(case, origin)
+    if origin.kind == "backward":
+        everything += _overflowed(case)
     everything += _hardware(case, origin)
     if origin.kind == "reduction" and len(case.evidence.ranks) == 1:
         everything.append(
@@ -897,6 +899,19 @@ def _scaler_passed_over(case: Case) -> Iterator[Candidate]:
             "skips, and the optimizer made its update all the same: the loop calls optimizer.step() itself."
         )
         yield Candidate("loss_scale", 0.93, (text,))
+
+
+def _overflowed(case: Case) -> Iterator[Candidate]:
+    """A gradient that passed the limit of float16 in a backward whose operations are sound."""
+    was = overflowed_gradient.overflowed(case)
+    if was and overflowed_gradient.passes_scaler(case):
+        text = (
+            f"{was}, and what is summed of it passed that limit. So a scale is found: scaler.step() leaves out such a "
+            "step, and this one was not left out."
+        )
+        yield Candidate("loss_scale", 0.88, (text,))
+    elif was:
+        yield Candidate("backward_arithmetic", 0.86, (f"{was}, and what is summed of it passed that limit.",))
 
 
 def _last_gradient(case: Case, parameter: str) -> float | None:

@@ -11,7 +11,7 @@ from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.activations.headroom_trend import scale_inputs
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
-from rangewatch_server.rules.nonfinite import operations
+from rangewatch_server.rules.nonfinite import operations, overflowed_gradient
 from rangewatch_server.rules.nonfinite.case import Case
 from rangewatch_server.rules.nonfinite.causes import (
     LARGE_INPUT,
@@ -491,6 +491,9 @@ def _backward(case: Case, origin: Origin) -> Iterator[Remedy]:
             f"Clip the gradients, or run {name_of(origin.where)} in float32: they passed the limit of "
             f"{case.entry.dtype}.", CLIP, "in the step before it was just below that limit",
         )  # fmt: skip
+    elif overflowed_gradient.overflowed(case):
+        yield from overflowed_gradient.remedies(case)
+        return
     elif behind := operations.behind_where(case):
         yield operations.in_where(behind, "the loss was finite, and a torch.where is near where its gradient was not")
     else:
