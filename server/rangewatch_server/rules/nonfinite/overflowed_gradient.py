@@ -46,7 +46,7 @@ def passes_scaler(case: Case) -> bool:
 def remedies(case: Case) -> Iterator[Remedy]:
     """Of a loss that no scaler of torch multiplies."""
     yield scaler_remedies.scaler(
-        "Train with torch.amp.GradScaler, which finds how much the loss may be multiplied by and leaves out steps whose "
+        "Train with torch.amp.GradScaler, which finds what the loss may be multiplied by and leaves out steps whose "
         "gradients overflow; where code multiplies the loss by a scale of its own, leave that out, or make it smaller.",
         device_of(case.evidence), 2**16, 2_000, "gradients passed the limit of their 16 bits",
     )  # fmt: skip
