@@ -688,15 +688,25 @@ def momentum_past_one(recording: Recording) -> None:
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 
-def around_updates(recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any) -> None:
+def around_updates(
+    recording: Recording, model: Any, pushed: Any, unmoved: Any, zero: Any, size: float = np.inf, rate: float = 3e-5,
+    *events: Any,
+) -> None:  # fmt: skip
     """At the steps 1, 2, 4, 8, 16 and each 32nd, of 4,096 elements each."""
     steps, given = 200, {"sampled_count": 4096, "pushed_count": pushed, "unmoved_count": unmoved}
     given["zero_weight_count"] = zero
     columns = {name: np.zeros((len(model), steps)) for name in given}
-    for name, values in given.items():
+    columns |= {"unmoved_amin": np.full((len(model), steps), np.inf), "sampled_rate": np.zeros((len(model), steps))}
+    for name, values in (given | {"unmoved_amin": size, "sampled_rate": rate}).items():
         columns[name][:, [1, 2, 4, 8, 16, *range(32, steps, 32)]] = np.reshape(values, (-1, 1))
     loss = 1.9 + wave(steps, 0.05)[0]
-    recording.write(model, steps, columns, series={"loss": loss, "lr": 3e-5})
+    recording.write(model, steps, columns, series={"loss": loss, "lr": rate}, events=events)
+
+
+def far_from_zero(recording: Recording) -> None:
+    known = event(Optimizers(("Adam",)), 1, 2)
+    model = [tensor("beacons", "grad", 0, "float32")]
+    around_updates(recording, model, 4096, 4096, 0, 4.8e6, 0.05, known)
 
 
 def rounded(recording: Recording) -> None:
@@ -823,7 +833,8 @@ ALL = (
     Example("optimizer_settings", "A momentum of 1 or more", momentum_past_one),
     Example("evaluation_mode", "The whole model in eval()", in_eval),
     Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
-    Example("rounded_updates", "", rounded),
+    Example("rounded_updates", "Weights in 16 bits", rounded),
+    Example("rounded_updates", "Far from 0 in float32", far_from_zero),
     Example("held_at_zero", "", at_zero),
     Example("no_gradient", "", ignored),
     Example("summed_microbatches", "", summed),

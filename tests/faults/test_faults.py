@@ -162,6 +162,8 @@ SLOW_SCRIPTS = (
     "small_targets_in_fp16_without_a_scaler", "small_targets_in_fp16_with_a_disabled_scaler",
     "small_targets_of_a_model_in_fp16", "updates_of_adamw_are_rounded_away",
     "updates_of_a_transformer_in_bfloat16_are_rounded_away", "updates_of_large_weights_are_rounded_away",
+    "updates_of_a_large_table_are_rounded_away_far_from_zero", "seconds_since_1970_are_trained_by_sgd",
+    "nanoseconds_in_float64_are_all_that_is_trained",
     "tied_embedding_begins_with_a_deviation_of_1", "last_layer_begins_with_a_deviation_of_2",
     "last_layer_of_pictures_begins_too_large_in_microbatches", "adaptive_clip_without_a_floor_holds_gains_at_zero",
     "clip_by_value_without_a_floor_holds_gains_at_zero", "adaptive_clip_without_a_floor_holds_a_bias_at_zero",

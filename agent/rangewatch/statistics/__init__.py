@@ -101,13 +101,25 @@ PUSHED_COUNT = Statistic(
 )  # fmt: skip
 UNMOVED_COUNT = Statistic(
     "unmoved_count", "elements", "sum", 0.0,
-    "Of these in turn, those of 16 bits that the optimizer's step left as they were: the update was rounded away.",
+    "Of these in turn, those that the optimizer's step left as they were, at a learning rate other than 0: the update "
+    "was rounded away.",
+)  # fmt: skip
+UNMOVED_AMIN = Statistic(
+    "unmoved_amin", "magnitude", "min", float("inf"),
+    "Smallest magnitude of these, which says how far apart numbers are where updates are rounded away; Inf when there "
+    "was none.",
+)  # fmt: skip
+SAMPLED_RATE = Statistic(
+    "sampled_rate", "learning rate", "max", 0.0,
+    "Learning rate by which the optimizer updated the elements that were looked at; 0 when it has none.",
 )  # fmt: skip
 ZERO_WEIGHT_COUNT = Statistic(
     "zero_weight_count", "elements", "sum", 0.0,
     "Of the elements that were looked at, those of the parameter that are exactly 0 after the step.",
 )  # fmt: skip
-OF_UPDATES: tuple[Statistic, ...] = (SAMPLED_COUNT, PUSHED_COUNT, UNMOVED_COUNT, ZERO_WEIGHT_COUNT)
+OF_UPDATES: tuple[Statistic, ...] = (
+    SAMPLED_COUNT, PUSHED_COUNT, UNMOVED_COUNT, ZERO_WEIGHT_COUNT, UNMOVED_AMIN, SAMPLED_RATE,
+)  # fmt: skip
 
 ALL: tuple[Statistic, ...] = (
     CALL_COUNT, NUMEL, AMAX, NAN_COUNT, INF_COUNT, NONFINITE_NS, FULL_NUMEL, *FULL_SET, CHECKSUM_MAX, CHECKSUM_MIN,

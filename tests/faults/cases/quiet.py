@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.faults.families import setups
+from tests.faults.families import far, setups
 from tests.faults.fault import Fault, Job, planted
 from tests.faults.models import CLASSES, FEATURES, rows
 
@@ -67,6 +67,24 @@ def updates_of_a_transformer_in_bfloat16_are_rounded_away(job: Job) -> None:
 @planted("optimizer", "rounded_updates", step=range(0, 64), against=NOT_ROUNDING)
 def updates_of_large_weights_are_rounded_away(job: Job) -> None:
     setups.in_bfloat16(job, lr=2e-5, gain=4.0, optimizer=torch.optim.RMSprop)
+
+
+NOT_FAR = (*NOT_ROUNDING, "bfloat16", "GradScaler", "zero_grad")
+
+
+@planted("optimizer", "rounded_updates", place="places", step=range(0, 64), against=NOT_FAR)
+def updates_of_a_large_table_are_rounded_away_far_from_zero(job: Job) -> None:
+    far.table(job, origin=5e6, count=3_000)
+
+
+@planted("optimizer", "rounded_updates", place="places", step=range(0, 64), against=NOT_FAR)
+def seconds_since_1970_are_trained_by_sgd(job: Job) -> None:
+    far.table(job, origin=1.75e9, lr=5.0, count=40, optimizer=torch.optim.SGD)
+
+
+@planted("optimizer", "rounded_updates", place="places", step=range(0, 64), against=NOT_FAR)
+def nanoseconds_in_float64_are_all_that_is_trained(job: Job) -> None:
+    far.table(job, origin=1.75e18, count=40, dtype=torch.float64, has_net=False)
 
 
 NOT_START = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples")

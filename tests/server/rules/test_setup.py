@@ -140,6 +140,78 @@ def test_a_parameter_of_which_each_update_is_rounded_away(
     assert [(each.tensor, each.severity) for each in findings] == ([("a.weight", "warning")] if is_named else [])
 
 
+def far(
+    recording: Recording, *, size: float = 4.8e6, rate: Any = 0.05, unmoved: Any = 100, dtype: str = "float32",
+    amax: Any = 1.0, optimizer: str = "Adam", **more: Any,
+) -> list[Any]:  # fmt: skip
+    """The parameter `places` is read; what is said of it. `unmoved`, `rate` and `amax` are of the readings."""
+    columns = {name: np.zeros((2, STEPS)) for name in ("sampled_count", "pushed_count", "unmoved_count")}
+    columns |= {"unmoved_amin": np.full((2, STEPS), np.inf), "sampled_rate": np.zeros((2, STEPS))}
+    columns |= {"zero_weight_count": np.zeros((2, STEPS)), "amax": np.ones((2, STEPS))}
+    given = {"sampled_count": 100, "pushed_count": 100, "unmoved_count": unmoved, "sampled_rate": rate}
+    for name, values in (given | {"unmoved_amin": size}).items():
+        columns[name][0, READ] = values
+    of_reading = np.broadcast_to(amax, len(READ))
+    columns["amax"][0] = of_reading[np.searchsorted(READ, np.arange(STEPS), "right") - 1]
+    model = [tensor("places", "grad", 0, dtype), tensor("net.weight", "grad", 1, "float32")]
+    events = [event(more.pop("optimizers", Optimizers((optimizer,))), 1, 2)]
+    series = {"loss": np.linspace(2, 1, STEPS), **more.pop("series", {})}
+    recording.write(model, STEPS, columns, series=series, events=events, **more)
+    return list(recording.diagnose(rounded_updates.RULE).findings)
+
+
+FROM_2 = np.r_[0.0, np.full(len(READ) - 1, 100.0)]
+
+
+def test_a_parameter_that_lies_far_from_zero(recording: Recording) -> None:
+    (finding,) = far(recording)
+    assert (finding.tensor, finding.severity, finding.facts["cause_class"]) == ("places", "warning", "optimizer")
+    assert (finding.facts["spacing"], finding.facts["lr"], finding.facts["share"]) == (0.5, 0.05, 1.0)
+    assert "near 4.8e+06 float32 numbers are 0.5 apart" in finding.summary
+    assert "less than 0.25" in finding.evidence[1] and "The learning rate is 0.05" in finding.evidence[2]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"dtype": "float64", "size": 1.7e18},
+        {"unmoved": 95},
+        {"optimizer": "SGD"},
+        {"optimizer": "SGD", "amax": 2.0**20, "loss_scaled": True, "series": {"loss_scale": 2.0**20}},
+        {"size": 300.0, "rate": 1e-5},
+        {"rate": 0.4},
+    ],
+    ids=["float64", "nearly all of it", "SGD", "scaled gradients", "kelvin", "close to the spacing"],
+)  # fmt: skip
+def test_parameters_that_lie_far_from_zero(recording: Recording, more: dict[str, Any]) -> None:
+    assert [each.tensor for each in far(recording, **more)] == ["places"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"size": 1.0, "rate": 1e-8},
+        {"unmoved": 40},
+        {"rate": 0.0},
+        {"rate": 10.0},
+        {"optimizer": "SGD", "amax": 1e4},
+        {"optimizer": "SGD", "unmoved": FROM_2},
+        {"optimizer": "SGD", "amax": np.r_[np.ones(5), np.full(len(READ) - 5, 1e-6)]},
+        {"optimizer": "SGD", "first": 1_000},
+        {"rate": np.r_[np.full(6, 10.0), np.full(len(READ) - 6, 0.05)], "unmoved": np.r_[np.zeros(6), FROM_2[6:]]},
+        {"optimizers": Optimizers(("Adam",), initial_lr=10.0)},
+        {"series": {"lr": np.linspace(0, 0.05, STEPS)}},
+    ],
+    ids=[
+        "weights of a usual size", "less than half", "no rate", "a rate that is felt", "a gradient that is felt",
+        "it moved at first", "it has converged", "SGD of a run that goes on", "the rate has fallen",
+        "the rate was lowered before the run", "in a warm-up",
+    ],
+)  # fmt: skip
+def test_parameters_that_stay_for_another_reason(recording: Recording, more: dict[str, Any]) -> None:
+    assert far(recording, **more) == []
+
+
 def test_a_parameter_that_is_held_at_zero(recording: Recording) -> None:
     reads(recording, [0, 100, 100], 0, [100, 0, 0])
     (finding,) = recording.diagnose(held_at_zero.RULE).findings

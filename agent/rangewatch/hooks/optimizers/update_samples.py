@@ -1,10 +1,11 @@
 """What an optimizer's step does with single elements of some parameters: columns `sampled_count`, `pushed_count`,
-`unmoved_count` and `zero_weight_count` of their `grad`.
+`unmoved_count`, `zero_weight_count`, `unmoved_amin` and `sampled_rate` of their `grad`.
 
 A gradient can be there when the backward has ended and gone when the optimizer takes it, as by a clip; and an update
 can be smaller than half the distance to the next number that a weight's dtype holds: then nothing changes, and nothing
-else shows it. Sampled are small parameters, whole, and the beginning of matrices of 16 bits, at the steps 1, 2, 4, 8,
-16 and each 32nd. It waits for no device, and changes nothing.
+else shows it. So it is in 16 bits near 1, and in float32 far from 0, as of places in metres or of times in seconds.
+Sampled are small parameters, whole, and the beginning of matrices of 16 bits and of parameters that may lie far from 0,
+at the steps 1, 2, 4, 8, 16 and each 32nd. It waits for no device, and changes nothing.
 
 At the same steps the beginning of a few matrices is compared with what it was before the update. Series
 `update_fraction`: the update's norm over the weight's, of the matrix of which that is largest. Series `decay_fraction`:
@@ -14,7 +15,8 @@ update does not point mainly against the weight. Of several optimizers the last 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
@@ -37,7 +39,18 @@ SMALL, WIDE = 32, 8
 """Small parameters, and matrices of 16 bits, that are looked at: of more, such as lie evenly among them."""
 
 ON_DEVICE = 8
-"""Of each on an accelerator, where one takes ten launches."""
+"""Of each on an accelerator, where one takes fifteen launches."""
+
+FAR, FIRST, MOST_FAR, MOST_LOOKED = 256.0, 16, 8, 64
+"""Magnitude from which on an element is far from 0: in float32 its neighbours are 3e-5 apart. So many first elements
+say whether a parameter is, in host memory; of more parameters such as lie evenly among them are looked at, 15 us each:
+at the steps that are powers of two, since what is far from 0 hardly moves."""
+
+MOST_OPTIMIZERS = 64
+
+LAYERS_OWN, NAMED_ON_DEVICE = ("weight", "bias"), 4
+"""What a layer of torch calls its parameters. A value on an accelerator is not looked at: there those of another name,
+which a module has made itself, may be far from 0."""
 
 EVERY = 32
 
@@ -56,12 +69,14 @@ T = TypeVar("T")
 
 
 class _Sample(NamedTuple):
-    """`was`: its elements before the update, where it has 16 bits."""
+    """`was`: its elements before the update, where one that leaves them as they are has been rounded away. `rate`: the
+    learning rate that the optimizer has for it."""
 
     fqn: str
     parameter: nn.Parameter
     pushed: Tensor
     was: Tensor | None
+    rate: float | Tensor
 
 
 class UpdateSamples(StepReader):
@@ -76,13 +91,17 @@ class UpdateSamples(StepReader):
         self._matrices: list[tuple[nn.Parameter, Tensor]] = []
         """Each with what its beginning was before the update."""
         self._start_step = start_step
-        self._is_due = False
+        self._is_due = self._is_looked_at = False
         self._samples: list[_Sample] = []
+        self._far: dict[int, frozenset[str]] = {}
+        """`id` of an optimizer -> names of its parameters that are far from 0; one that has come since may have the id
+        of one that is gone, until they are looked at again."""
 
     def begin_step(self, step: int) -> None:
         """`step` is open."""
         since = step - self._start_step
-        self._is_due = since > 0 and (not since % EVERY or (since < EVERY and not since & (since - 1)))
+        self._is_looked_at = since > 0 and not since & (since - 1)
+        self._is_due = since > 0 and (not since % EVERY or (since < EVERY and self._is_looked_at))
         self._step, self._samples, self._matrices = step, [], []
 
     @torch.no_grad()
@@ -95,30 +114,33 @@ class UpdateSamples(StepReader):
             return
         # Others may keep what is lost, or round at random: there an update that changes nothing is not lost.
         rounds = type(optimizer).__module__.startswith("torch.optim.")
-        parameters = parameters_of(model, optimizer, self._selection)
+        parameters, rates = parameters_of(model, optimizer, self._selection), _rates(optimizer)
+        if self._is_looked_at or id(optimizer) not in self._far:
+            if len(self._far) >= MOST_OPTIMIZERS:
+                self._far.clear()
+            self._far[id(optimizer)] = frozenset(_far(parameters, self._can_read))
         self._samples = [
-            _Sample(fqn, each, _part(each.grad) != 0, _part(each).clone() if rounds and _is_low(each) else None)
-            for fqn, each in _chosen(parameters)
+            _Sample(fqn, each, _part(each.grad) != 0, _part(each).clone() if is_rounded else None, rate)
+            for fqn, each in _chosen(parameters, self._far[id(optimizer)])
             if each.grad is not None and self._can_read(each) and self._can_read(each.grad)
+            for rate in (rates.get(id(each), 0.0),)
+            for is_rounded in (rounds and (isinstance(rate, Tensor) or rate != 0),)
         ]
         matrices = [each for _, each in parameters if each.grad is not None and _is_usable(each) and each.dim() > 1]
-        readable = of_one_device(matrices, self._can_read)
-        most = MATRICES if readable and readable[0].is_cpu else MATRICES_ON_DEVICE
-        self._matrices = [(each, _part(each).clone()) for each in _spread(readable, most)]
+        compared = of_one_device(matrices, self._can_read)
+        most = MATRICES if compared and compared[0].is_cpu else MATRICES_ON_DEVICE
+        self._matrices = [(each, _part(each).clone()) for each in _spread(compared, most)]
 
     @torch.no_grad()
     def after(self) -> None:
         """It has updated them."""
         samples, self._samples = self._samples, []
         known: list[tuple[int, Tensor]] = []
-        for fqn, parameter, pushed, was in samples:
-            number = self._names.find(fqn, "grad", 0, str(parameter.dtype).removeprefix("torch."))
-            now = _part(parameter)
-            if number is None or now.shape != pushed.shape:
-                continue
-            unmoved = pushed.new_zeros((), dtype=torch.int64) if was is None else (pushed & (now == was)).sum()
-            counts = (pushed.new_full((), pushed.numel(), dtype=torch.int64), pushed.sum(), unmoved, (now == 0).sum())
-            known.append((number, torch.stack(counts).double()))
+        for sample in samples:
+            number = self._names.find(sample.fqn, "grad", 0, str(sample.parameter.dtype).removeprefix("torch."))
+            now = _part(sample.parameter)
+            if number is not None and now.shape == sample.pushed.shape and now.numel():
+                known.append((number, _values(sample, now)))
         self._observer.read_columns(OF_UPDATES, known)
         self._compare()
 
@@ -145,6 +167,23 @@ class UpdateSamples(StepReader):
         return self._observer.can_read(local) and local.is_contiguous() and local.dtype.itemsize > 1
 
 
+def _values(sample: _Sample, now: Tensor) -> Tensor:
+    """(6,) of `OF_UPDATES`, float64, where the elements are `now`."""
+    pushed, was, rate = sample.pushed, sample.was, sample.rate
+    double = torch.float64
+    if was is None:
+        unmoved, smallest = (now.new_full((), each, dtype=double) for each in (0.0, math.inf))
+    else:
+        lost = pushed & (now == was)
+        unmoved, smallest = lost.sum(), torch.where(lost, now.abs(), math.inf).amin().double()
+    if isinstance(rate, Tensor):
+        known = rate.to(double).nan_to_num(0.0, 0.0, 0.0).clamp(min=0.0)
+    else:
+        known = now.new_full((), rate if 0 < rate < math.inf else 0.0, dtype=double)
+    sampled = now.new_full((), pushed.numel(), dtype=double)
+    return torch.stack((sampled, pushed.sum(), unmoved, (now == 0).sum(), smallest, known))
+
+
 def _is_low(parameter: nn.Parameter) -> bool:
     return parameter.dtype in LOW_PRECISION
 
@@ -153,16 +192,43 @@ def _part(tensor: Tensor) -> Tensor:
     return local_part(tensor.detach()).view(-1)[:MOST_ELEMENTS]
 
 
-def _chosen(parameters: Sequence[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Single numbers first, such as the gain of a branch."""
+def _rates(optimizer: Any) -> dict[int, float | Tensor]:
+    """`id` of each parameter -> the learning rate of its group, as a number or as one element on the parameter's
+    device; what is neither is left out."""
+    known: dict[int, float | Tensor] = {}
+    for group in optimizer.param_groups:
+        rate = group.get("lr")
+        if isinstance(rate, Tensor) and rate.is_cpu and rate.numel() == 1:
+            rate = float(rate)
+        if isinstance(rate, (int, float)):
+            known.update(dict.fromkeys(map(id, group["params"]), float(rate)))
+        elif isinstance(rate, Tensor) and rate.numel() == 1:
+            lies_there = (each for each in group["params"] if each.device == rate.device)
+            known.update(dict.fromkeys(map(id, lies_there), rate.detach().reshape(())))
+    return known
+
+
+def _chosen(parameters: list[tuple[str, nn.Parameter]], far: Collection[str]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Those that are `far` from 0 first, then single numbers, such as the gain of a branch."""
     usable = [(fqn, each) for fqn, each in parameters if _is_usable(each)]
     small = [each for each in usable if each[1].numel() <= MOST_ELEMENTS]
     wide = [each for each in usable if each[1].dim() > 1 and _is_low(each[1])]
     is_on_host = bool(usable) and usable[0][1].is_cpu
     small.sort(key=lambda each: (each[1].numel() > 1, each[1].dim() > 1))
-    first = _spread(small, SMALL if is_on_host else ON_DEVICE)
-    yield from first
-    yield from (each for each in _spread(wide, WIDE if is_on_host else ON_DEVICE) if each not in first)
+    chosen = {fqn: each for fqn, each in usable if fqn in far}
+    chosen |= dict(_spread(small, SMALL if is_on_host else ON_DEVICE))
+    chosen |= dict(_spread(wide, WIDE if is_on_host else ON_DEVICE))
+    yield from chosen.items()
+
+
+def _far(parameters: list[tuple[str, nn.Parameter]], can_read: Callable[[nn.Parameter], bool]) -> Iterator[str]:
+    """Names of those in host memory whose first elements are all far from 0, and of others that may be."""
+    usable = [(fqn, each) for fqn, each in parameters if _is_usable(each)]
+    on_host = _spread([each for each in usable if each[1].is_cpu], MOST_LOOKED)
+    firsts = ((fqn, _part(each)[:FIRST].tolist()) for fqn, each in on_host if can_read(each))
+    yield from _spread([fqn for fqn, first in firsts if first and min(map(abs, first)) >= FAR], MOST_FAR)
+    own = [fqn for fqn, each in usable if not each.is_cpu and fqn.rpartition(".")[2] not in LAYERS_OWN]
+    yield from _spread(own, NAMED_ON_DEVICE)
 
 
 def _spread(parameters: list[T], most: int) -> list[T]:

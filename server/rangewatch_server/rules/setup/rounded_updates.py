@@ -1,4 +1,5 @@
-"""Updates that are smaller than half the distance to the next number of the weights' dtype: nothing changes."""
+"""Updates that are smaller than half the distance to the next number of the weights' dtype: nothing changes. In 16 bits
+so it is of weights of a usual size; in others of those that lie far from 0, see `lost_far_from_zero`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from rangewatch_server.rules.loss.series import RATES, has_fallen
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
-from rangewatch_server.rules.setup.update_reads import Reads, update_reads
+from rangewatch_server.rules.setup.lost_far_from_zero import lost_far_from_zero
+from rangewatch_server.rules.setup.update_reads import BITS, SIZES, Reads, spacing_at, update_reads
 
 LASTING = 4
 """Readings in a row of which it must be so, and steps that they must span."""
@@ -40,10 +42,15 @@ FEW = 16
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding, of all parameters that were sampled together."""
+    """At most two findings, of all parameters that were sampled together: of those of 16 bits, and of others that lie
+    far from 0."""
     reads = update_reads(evidence)
-    if reads is None:
-        return
+    if reads is not None:
+        yield from _in_16_bits(evidence, reads, limits)
+        yield from lost_far_from_zero(evidence, reads, _is_usual_rate(evidence, reads.at), limits["share"])
+
+
+def _in_16_bits(evidence: Evidence, reads: Reads, limits: Thresholds) -> Iterator[Finding]:
     dtypes = [evidence.tensors.entries[int(each)].dtype for each in reads.tensors]
     rows = np.array([each in ("bfloat16", "float16") for each in dtypes], bool)
     pushed, unmoved = (reads.columns[name][rows].sum(axis=0) for name in ("pushed_count", "unmoved_count"))
@@ -80,11 +87,24 @@ def _of_some(evidence: Evidence, reads: Reads, still: Array, there: Array) -> Fi
         evidence=(
             f"So it was at {len(there)} readings from step {since} to step {last}, of all elements that were read.",
             *listing,
+            *_size(reads, int(still[0]), there, first.dtype),
             *_rounding(evidence, first.dtype),
         ),
         remedy=_remedies(first.dtype),
         facts={"parameters": len(entries), "since_step": since, "readings": len(there), "cause_class": "optimizer"},
     )  # fmt: skip
+
+
+def _size(reads: Reads, row: int, there: Array, dtype: str) -> Iterator[str]:
+    """Agents from before send no size."""
+    if any(name not in reads.columns for name in SIZES):
+        return
+    size, rate = float(reads.columns[SIZES[0]][row, there].min()), float(np.median(reads.columns[SIZES[1]][row, there]))
+    if 0 < size < np.inf and rate > 0:
+        yield (
+            f"Its elements are {size:.3g} in magnitude or more, where neighbours are {spacing_at(dtype, size):.2g} "
+            f"apart; its learning rate is {rate:.3g}."
+        )
 
 
 def _least(evidence: Evidence, share: float) -> float:
@@ -153,7 +173,7 @@ def _evidence(evidence: Evidence, dtype: str, fqn: str, most: float, readings: i
 
 
 def _rounding(evidence: Evidence, dtype: str) -> Iterator[str]:
-    bits = 8 if dtype == "bfloat16" else 11
+    bits = BITS[dtype]
     yield (
         f"{dtype} holds {bits} significant bits: an update below {2.0**-bits / 2:.2g} of a weight, or twice that just "
         "above a power of two, is less than half the distance to the next number, and torch's optimizers round to the "
@@ -173,12 +193,13 @@ RULE = Rule(
     name="rounded_updates",
     title="Updates are rounded away",
     severity="warning",
-    explanation="The weights are in 16 bits and most updates are smaller than half the distance to the next number "
-    "they "
-    "can hold: the optimizer's step leaves them as they were, step after step, and no gradient is zero nor anything "
-    "NaN. Read of single elements before and after the step, each 32nd step, of torch's own optimizers, which round to "
-    "the nearest; not while the learning rate is warmed up or has been lowered. Info where the loss falls all the "
-    "same, but for a parameter that never moves at all under an optimizer such as Adam, as norms at 1.0 in bfloat16.",
+    explanation="Most updates are smaller than half the distance to the next number that the weights can hold: the "
+    "optimizer's step leaves them as they were, step after step, and no gradient is zero nor anything NaN. So it is of "
+    "weights in 16 bits, and of parameters in float32 or float64 that lie far from 0, as places in metres from a far "
+    "origin, times since 1970 or counters: at 5 million numbers of float32 are 0.5 apart. Read of single elements "
+    "before and after the step, each 32nd step, of torch's own optimizers, which round to the nearest; not while the "
+    "learning rate is warmed up or has been lowered. Info where the loss falls all the same, but for a parameter that "
+    "never moves at all under an optimizer such as Adam, as norms at 1.0 in bfloat16, or one far from 0.",
     check=check,
     thresholds=(Threshold("share", 0.8, "of the updates", "So many must leave their weight as it was."),),
     explains=("loss_plateau", "unchanged_weights"),

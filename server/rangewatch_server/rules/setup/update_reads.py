@@ -1,4 +1,4 @@
-"""What was read around the optimizer's steps of single elements of some parameters, as two rules want it."""
+"""What was read around the optimizer's steps of single elements of some parameters, as the rules here want it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ LEVEL, STEPS = 1, 1_024
 """Columns of 8 steps, and the steps before the last in which they are looked at: a reading is made each 32nd step."""
 
 COUNTS = ("sampled_count", "pushed_count", "unmoved_count", "zero_weight_count")
+
+SIZES = ("unmoved_amin", "sampled_rate")
+"""Newer than the others: an agent from before has sent neither."""
+
+BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+"""Significant ones."""
+
+
+def spacing_at(dtype: str, size: float) -> float:
+    """How far it is from a normal number of that magnitude to the next one further from 0."""
+    return float(2.0 ** (np.frexp(size)[1] - BITS[dtype]))
 
 
 class Reads(Struct, frozen=True):
@@ -39,7 +50,7 @@ def _read(evidence: Evidence) -> Reads | None:
     rows = np.flatnonzero(sampled.any(axis=1))
     if not len(rows):
         return None
-    wanted = (*COUNTS[1:], "amax")
+    wanted = (*COUNTS[1:], *(each for each in SIZES if each in names), "amax")
     rest = evidence.run.slice(RANGES, list(evidence.ranks), LEVEL, start, stop, wanted, tensors[rows])
     columns = {name: np.asarray(rest.columns[name], np.float64) for name in wanted} | {COUNTS[0]: sampled[rows]}
     there = np.flatnonzero(columns[COUNTS[0]].any(axis=0))

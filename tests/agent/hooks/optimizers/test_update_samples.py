@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -52,6 +53,56 @@ def test_elements_around_the_optimizers_step(ingest: IngestDouble, backend: str)
 def test_an_optimizer_of_ones_own_may_keep_what_is_lost(ingest: IngestDouble) -> None:
     train(ingest, "auto", Own, steps=3)
     assert counts(ingest, "weight") == dict.fromkeys((1, 2), (12.0, 9.0, 0.0, 0.0))
+
+
+class Survey(nn.Module):
+    """Places in a far frame, and a net."""
+
+    def __init__(self, count: int, origin: float) -> None:
+        super().__init__()
+        self.places = nn.Parameter(origin + torch.arange(2.0 * count).view(count, 2))
+        self.net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(40)))
+
+    def forward(self) -> torch.Tensor:
+        return self.net(self.places - 5e6).square().mean()
+
+
+def survey(
+    ingest: IngestDouble, make: Any, *, count: int = 3, origin: float = 5e6, backend: str = "auto"
+) -> dict[str, float]:
+    """What was read of the places at step 2."""
+    torch.manual_seed(0)
+    model = Survey(count, origin)
+    updates = make(model.parameters())
+    with rangewatch.attach(model, updates, url=ingest.url, backend=backend):
+        for _ in range(4):
+            updates.zero_grad()
+            model().backward()
+            updates.step()
+    return dict(ingest.tensors()["places", "grad", 0][2])
+
+
+@pytest.mark.parametrize("backend", ["auto", "device"])
+@pytest.mark.parametrize("count", [3, 3_000], ids=["a small one", "a large one"])
+def test_updates_in_float32_that_are_rounded_away_far_from_zero(ingest: IngestDouble, backend: str, count: int) -> None:
+    """At 5 million neighbours are 0.5 apart. Of the large one, one of 81 parameters, the beginning is read."""
+    cell = survey(ingest, lambda each: torch.optim.Adam(each, lr=0.05), count=count, backend=backend)
+    sampled = min(2 * count, 4_096)
+    assert (cell["sampled_count"], cell["unmoved_count"]) == (sampled, cell["pushed_count"])
+    assert cell["pushed_count"] > 0.9 * sampled
+    assert cell["unmoved_amin"] == 5e6 and cell["sampled_rate"] == 0.05
+
+
+@pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0)], ids=["a number", "a tensor"])
+def test_updates_in_float32_that_are_not_rounded_away(ingest: IngestDouble, rate: Any) -> None:
+    cell = survey(ingest, lambda each: torch.optim.Adam(each, lr=rate, foreach=False))
+    assert cell["pushed_count"] > 0 and cell["unmoved_count"] == 0
+    assert cell["unmoved_amin"] == math.inf and cell["sampled_rate"] == 1.0
+
+
+def test_at_a_rate_of_zero_nothing_is_rounded_away(ingest: IngestDouble) -> None:
+    cell = survey(ingest, lambda each: torch.optim.Adam(each, lr=0.0))
+    assert cell["pushed_count"] > 0 and cell["unmoved_count"] == 0 and cell["sampled_rate"] == 0
 
 
 class Decaying(torch.optim.Optimizer):
