@@ -15,6 +15,7 @@ from rangewatch.statistics.scales import AGE, HIGH, LOW, PEAK
 from rangewatch.wire.events import (
     BatchRows,
     Clipping,
+    EvaluatedInTrain,
     EvaluationMode,
     FormatOf,
     FormatsInUse,
@@ -23,6 +24,7 @@ from rangewatch.wire.events import (
     LossFunction,
     NotReduced,
     Optimizers,
+    OwnSteps,
     RepeatedOrder,
     RepeatedRandom,
     Router,
@@ -238,6 +240,15 @@ def repeated(recording: Recording) -> None:
 def not_reduced(recording: Recording) -> None:
     spell = NotReduced("the update is made inside no_sync()", "a.weight", 12, 4, ("dp",))
     along.write(recording, along.SQUARE, lambda rank: [spell])
+
+
+def own_steps(recording: Recording) -> None:
+    def columns(rank: int) -> Any:
+        held = np.where(along.AT < 1, along.number(3), along.number(rank, 5))
+        return {"axis_checksum": np.stack([held, held]), "axis_balance": np.zeros((2, len(held)))}
+
+    said = [OwnSteps(128, 0, "a.weight")]
+    along.write(recording, {"trial": 2}, lambda rank: said, columns=columns, lr=lambda rank, place: 0.1)
 
 
 def same_order(recording: Recording) -> None:
@@ -657,6 +668,11 @@ def teacher_in_train(recording: Recording) -> None:
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 
+def evaluated_in_train(recording: Recording) -> None:
+    events = [event(EvaluatedInTrain(2, 61, 4, 3, 0, "train.py:41"), 1, 71)]
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
+
+
 def large_logits(recording: Recording) -> None:
     model = [
         tensor("norm", dtype="float32", module="LayerNorm"),
@@ -768,7 +784,8 @@ ALL = (
     Example("unequal_settings", "A learning rate", settings),
     Example("unequal_settings", "The optimizer's step count", step_counts),
     Example("mesh_contradiction", "", contradiction),
-    Example("gradients_not_reduced", "", not_reduced),
+    Example("gradients_not_reduced", "A switch that stays off", not_reduced),
+    Example("gradients_not_reduced", "Nobody reduces anything", own_steps),
     Example("repeated_order", "", same_order),
     Example("repeated_random", "", same_random),
     Example("sorted_classes", "", one_class),
@@ -833,6 +850,7 @@ ALL = (
     Example("optimizer_settings", "A momentum of 1 or more", momentum_past_one),
     Example("evaluation_mode", "The whole model in eval()", in_eval),
     Example("evaluation_mode", "A frozen part in train()", teacher_in_train),
+    Example("evaluation_mode", "Evaluated in train()", evaluated_in_train),
     Example("rounded_updates", "Weights in 16 bits", rounded),
     Example("rounded_updates", "Far from 0 in float32", far_from_zero),
     Example("held_at_zero", "", at_zero),

@@ -34,7 +34,8 @@ def launch(url: str, seed: int, faults: Sequence[Fault | Script], start: Start =
         port = str(free.getsockname()[1])
     (ranks,) = {each.ranks for each in faults}
     usual = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    usual |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2]), "RANGEWATCH_WATCHER": "0"}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    usual |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "RANGEWATCH_WATCHER": "0"}
     command = [__file__, url, str(seed), *(each.name for each in faults)]
     if start is subprocess.Popen:
         command = [sys.executable, *command]

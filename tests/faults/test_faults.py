@@ -122,8 +122,15 @@ def test_the_same_evidence_gives_the_same_verdict(names: Sequence[str], runs: Ru
     assert {each: runs.text(*each) for each in at} == first
 
 
-APART = ("sharded_over_the_axis_of_one_rank", "wrapped_over_a_group_of_its_own", "flattened_over_a_group_of_its_own")
-ALIKE = ("gradients are averaged by hand", "experts of each rank", "stages of a pipeline", "an ensemble")
+APART = (
+    "sharded_over_the_axis_of_one_rank", "wrapped_over_a_group_of_its_own", "flattened_over_a_group_of_its_own",
+    "nobody_reduces_anything",
+)  # fmt: skip
+ALIKE = (
+    "gradients are averaged by hand", "experts of each rank", "stages of a pipeline", "an ensemble",
+    "local steps of plain models, averaged every forty", "an ensemble of plain models",
+    "a sweep of plain models that begin alike",
+)  # fmt: skip
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ from rangewatch.recording.parallel.batch_checksum import BatchChecksums, RowsChe
 from rangewatch.recording.parallel.bypass import WrapperBypass
 from rangewatch.recording.parallel.dropouts import DropoutReads
 from rangewatch.recording.parallel.gradient_sums import GradientSums
+from rangewatch.recording.parallel.own_steps import OwnStepsReport
 from rangewatch.recording.parallel.placements import Layout, inside_wrapper
 from rangewatch.recording.parallel.replicas import MeshReport, ReplicaReads
 from rangewatch.recording.parallel.schedule import Schedule
@@ -482,17 +483,22 @@ def _let_go(reference: ref[nn.Module], container: ref[Container]) -> None:
         del child.__dict__[_CONTAINER]
 
 
+def _collectives(agent: Agent) -> Collectives | None:
+    return next((each for each in agent.runner.collectors if isinstance(each, Collectives)), None)
+
+
 def _watch_collectives(agent: Agent, model: nn.Module) -> None:
-    for each in agent.runner.collectors:
-        if isinstance(each, Collectives):
-            each.watch(model, agent.open_step, agent.mirror)
-            agent.phase_sources.append(ExposedSince(each, agent.open_step))
+    collectives = _collectives(agent)
+    if collectives is not None:
+        collectives.watch(model, agent.open_step, agent.mirror)
+        agent.phase_sources.append(ExposedSince(collectives, agent.open_step))
 
 
 class ParallelReads(NamedTuple):
     """What is read at some steps of what must hold along the mesh: `before` an update, of those it is `steps`."""
 
     replicas: ReplicaReads
+    own: OwnStepsReport
     sums: GradientSums
     tied: TiedReads
     steps: OptimizerSteps
@@ -504,6 +510,7 @@ class ParallelReads(NamedTuple):
     def before_update(self) -> None:
         """An optimizer is about to update the parameters."""
         self.replicas.read_now()
+        self.own.before_update()
         self.sums.before_update()
         self.tied.before_update()
 
@@ -519,6 +526,7 @@ def _parallel_reads(
     schedule = Schedule(every)
     reads = ParallelReads(
         ReplicaReads(observer, agent.names, layout, every, agent.in_forward, agent.events, agent.guard),
+        OwnStepsReport(layout, agent.events, _collectives(agent)),
         GradientSums(observer, values, model, layout, schedule),
         TiedReads(observer, values, agent.events, model, layout, schedule),
         OptimizerSteps(observer, values, optimizers, schedule),

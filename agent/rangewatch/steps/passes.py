@@ -29,6 +29,7 @@ from rangewatch.recording.observer import Observer, is_being_captured, local_par
 from rangewatch.recording.phase_times import BACKWARD
 from rangewatch.recording.tensor_names import leaves
 from rangewatch.statistics import reduce
+from rangewatch.steps.evaluation_places import EvaluationPlaces
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.steps.training_mode import TrainingMode, statistics_of, tracking_norms
 
@@ -53,7 +54,9 @@ _CHECKPOINTED: CodeType | None = getattr(
 class Passes:
     """Called where a forward of the model begins and ends: sets `observer.is_evaluating` from the one to the other."""
 
-    def __init__(self, observer: Observer, clock: PhaseClock, values: LoggedValues, mode: TrainingMode) -> None:
+    def __init__(
+        self, observer: Observer, clock: PhaseClock, values: LoggedValues, mode: TrainingMode, places: EvaluationPlaces
+    ) -> None:
         self._observer, self._clock, self._values, self._mode = observer, clock, values, mode
         self._depth = 0
         self._trained: set[int] = set()
@@ -71,6 +74,7 @@ class Passes:
         self._norms_due = 0
         self._moved: ref[nn.Module] | None = None
         """The one that was so in the open step."""
+        self._places = places
 
     def begin(self, module: nn.Module | None, *, is_training: bool, has_grad: bool) -> bool:
         """A module is called (None: one that is compiled). Whether this is the outermost call, and of training."""
@@ -81,8 +85,11 @@ class Passes:
             self._observer.is_evaluating = self._is_evaluation(id(module), module, is_training, has_grad)
             if has_grad:
                 self._mode.passed(is_training=is_training)
-            elif is_training and module is not None and self._observer.is_evaluating:
-                self._moved = ref(module)
+            elif module is not None:
+                if is_training and self._observer.is_evaluating:
+                    self._moved = ref(module)
+                if not (is_training and _is_within(_CHECKPOINTED)):
+                    self._places.passed(module, is_training=is_training)
         return not self._observer.is_evaluating
 
     def end(self, result: Any = None) -> None:
@@ -99,6 +106,7 @@ class Passes:
         """The open step, `step`, is about to be closed."""
         self._has_step_ended, self._depth = True, 0
         self._mode.end_step(step, self._clock.backward_count)
+        self._places.end_step(step)
         self._observer.is_evaluating = False
         count, self._count = self._count, 0
         nonfinite, self._nonfinite = self._nonfinite, 0

@@ -36,6 +36,7 @@ from rangewatch.recording.tensor_names import is_container, leaves
 from rangewatch.steps import phase_clock
 from rangewatch.steps.end_hooks import watch_step
 from rangewatch.steps.epoch_orders import EpochOrders
+from rangewatch.steps.evaluation_places import EvaluationPlaces
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import scalers_of
 from rangewatch.steps.passes import Passes
@@ -241,7 +242,11 @@ class ForwardPhases(StepReader):
         self._clock, self._model, self._is_settled, self._listeners = agent.phases, ref(model), False, listeners
         self._agent, self._of_inputs = agent, agent.of_inputs
         self._passes = Passes(
-            agent.observer, agent.phases, agent.values, TrainingMode(model, agent.events, agent.values)
+            agent.observer,
+            agent.phases,
+            agent.values,
+            TrainingMode(model, agent.events, agent.values),
+            EvaluationPlaces(agent.events),
         )
         self._before = ForwardHook(agent.guard, self._begin, is_traced=is_traced)
         self._after = ForwardHook(agent.guard, self._end, is_traced=is_traced)

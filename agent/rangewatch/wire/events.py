@@ -319,6 +319,35 @@ class NotReduced(Details, frozen=True):
     is_alone: bool = False
 
 
+class OwnSteps(Details, frozen=True):
+    """In `updates` updates, since step `first`, nothing of the size of the parameters has gone from this rank to
+    another or come from one, and nothing is known that keeps them alike, such as `parameter`; 0: no longer. `axes`: of
+    other ranks, along which no parameter lies. The newest one stands.
+    """
+
+    KIND = "own_steps"
+    updates: Whole = 0
+    first: Step = -1
+    parameter: str = ""
+    axes: tuple[str, ...] = ()
+
+
+class EvaluatedInTrain(Details, frozen=True):
+    """At a place of the code, `line`, where the model was called without gradients in `eval()` in `evals` steps before,
+    it was called so in `train()` in `steps` steps since, from step `first` on; 0: in `eval()` again. `norms`: of what
+    was called, those in `train()` that keep running statistics, which such a call moves; `dropouts`: those that drop
+    out elements. The newest one stands.
+    """
+
+    KIND = "evaluated_in_train"
+    steps: Whole = 0
+    first: Step = -1
+    evals: Whole = 0
+    norms: Whole = 0
+    dropouts: Whole = 0
+    line: str = ""
+
+
 class StateLoaded(Details, frozen=True):
     """An optimizer was given another state while it trained, at the event's step; `name`: its class."""
 

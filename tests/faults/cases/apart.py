@@ -48,4 +48,9 @@ def gradients_are_reduced_to_the_first_rank_alone_by_hand(job: Job) -> None:
     apart.by_hand(job, to_the_first=True)
 
 
+@planted("replicas", "gradients_not_reduced", step=range(0, 8), ranks=2, against=NOT_APART)
+def nobody_reduces_anything(job: Job) -> None:
+    apart.by_hand(job, alone_from=0, steps=220, collect=("collectives",))
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

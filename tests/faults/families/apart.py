@@ -82,15 +82,17 @@ def _average(tensors: Iterator[Any], *, to_the_first: bool = False) -> None:
 
 def by_hand(
     job: Job, steps: int = 150, *, own_seed: bool = False, own_clip: bool = False, skips_from: int = -1,
-    alone_from: int = -1, experts: bool = False, to_the_first: bool = False, **options: Any,
+    alone_from: int = -1, experts: bool = False, to_the_first: bool = False, own_rate: bool = False,
+    averages: int = 0, **options: Any,
 ) -> None:  # fmt: skip
     """A loop that reduces its gradients itself. `own_clip`: each rank clips what was reduced by the norm that its own
     gradients had. `skips_from`: from that step on each rank trains an expert of its own, and passes over gradients that
     are None. `alone_from`: from that step on nothing is reduced. `experts`: a rank's expert is never reduced.
-    `to_the_first`: the first rank alone gets what is reduced."""
+    `to_the_first`: the first rank alone gets what is reduced. `averages`: parameters are averaged, once in so many
+    steps."""
     torch.manual_seed(job.seed + (job.rank if own_seed else 0))
     model = TwoExperts() if skips_from >= 0 or experts else net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3 * (3.0 if own_rate and job.rank else 1.0))
     data = rows(job.seed * 100 + job.rank)
     with job.attach(model, optimizer, **options) as watch:
         for step in range(steps):
@@ -110,6 +112,8 @@ def by_hand(
                 for each in model.parameters():
                     each.grad *= min(1.0, 0.5 / norm.item())
             optimizer.step()
+            if averages and step % averages == averages - 1:
+                _average(each.detach() for each in model.parameters())
             watch.log(loss=loss.item())
 
 
@@ -207,6 +211,8 @@ def any_of_them(job: Job, steps: int = 150, *, kind: str = "train", **options: A
     )
 
 
+PLAIN: dict[str, Any] = {"kind": "by hand", "collect": ("collectives",)}
+
 HEALTHY: dict[str, dict[str, Any]] = {
     "an ensemble": {"axes": ("member", "dp"), "own_seed": True},
     "an ensemble along an axis called replicate": {"own_seed": True},
@@ -219,5 +225,8 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "a policy and its critic": {"kind": "roles"},
     "a loop that reduces by hand": {"kind": "by hand"},
     "a loop that reduces by hand and then trains alone": {"kind": "by hand", "alone_from": 60},
+    "local steps of plain models, averaged every forty": {"alone_from": 0, "averages": 40} | PLAIN,
+    "an ensemble of plain models": {"alone_from": 0, "own_seed": True} | PLAIN,
+    "a sweep of plain models that begin alike": {"alone_from": 0, "own_rate": True} | PLAIN,
     "experts of each rank and a body that is reduced by hand": {"kind": "by hand", "experts": True},
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rangewatch.wire.events import EvaluationMode, FrozenInTrain, LossFunction, Optimizers, event
+from rangewatch.wire.events import EvaluatedInTrain, EvaluationMode, FrozenInTrain, LossFunction, Optimizers, event
 from rangewatch_server.rules.gradients import gradient_underflow
 from rangewatch_server.rules.loss import learning_lost
 from rangewatch_server.rules.setup import evaluation_mode, held_at_zero, initial_loss, no_gradient, rounded_updates
@@ -48,6 +48,18 @@ def test_back_in_training_mode(recording: Recording) -> None:
     (finding,) = recording.diagnose(evaluation_mode.RULE).findings
     assert finding.severity == "info" and "since step 90" in finding.summary
     assert recording.diagnose(evaluation_mode.RULE, stop=80).findings[0].severity == "warning"
+
+
+@pytest.mark.parametrize(("norms", "severity"), [(3, "warning"), (0, "info")])
+def test_evaluated_in_train_mode(recording: Recording, norms: int, severity: str) -> None:
+    known = [(151, EvaluatedInTrain(2, 121, 4, norms, 1, "main.py:41")), (181, EvaluatedInTrain())]
+    recording.write(LAYERS, 200, events=[event(each, 1, step) for step, each in known])
+    (finding,) = recording.diagnose(evaluation_mode.RULE, stop=170).findings
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (121, severity, "eval")
+    assert "at main.py:41" in finding.summary and "1 dropout drops" in finding.summary
+    assert ("3 batch norms go" in finding.summary) == (norms > 0)
+    (finding,) = recording.diagnose(evaluation_mode.RULE).findings
+    assert finding.severity == "info" and "since step 181" in finding.summary
 
 
 def first_loss(recording: Recording, loss: float, amax: float, classes: int = 300, **more: Any) -> None:

@@ -148,6 +148,12 @@ class Collectives:
         """
         return self._exposed.seconds(step, [bucket.size_bytes for bucket in self._buckets.buckets])
 
+    def moved_bytes(self) -> int | None:
+        """Of all collectives, sends and receives that this process has called so far; None where any may not be seen.
+        Called by the training thread."""
+        is_whole = self.timing_source in ("hooks", "wrapped") and not self.recorder.has_given_up
+        return self.recorder.moved_bytes if is_whole and not self.recorder.hidden else None
+
     def start(self, events: Events) -> None:
         """Say which way it is, and why."""
         self._events = events

@@ -188,6 +188,21 @@ class Layout:
             return None
         return _wrapper_name(keepers[0]), free
 
+    def unwrapped(self, placed: Iterable[Placed]) -> tuple[str, ...] | None:
+        """The axes of other ranks along which no parameter lies, none where no axis is known, if nothing is known that
+        shards, replicates or reduces any parameter that is trained; else None."""
+        trained = [each for each in placed if (p := each.parameter()) is not None and p.requires_grad]
+        if self.replicated or self.wrappers or self._reduced or self.by_hand.count or not trained:
+            return None
+        if any(each.axes or each.alike or each.by is not None for each in trained):
+            return None
+        return tuple(axis.name for axis in self.axes if axis.size > 1)
+
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that require a gradient."""
+        model = self._model()
+        return [] if model is None else [each for each in model.parameters() if each.requires_grad]
+
     def group_of(self, alike: Iterable[str]) -> tuple[int, int]:
         """How many ranks hold the same along these axes, and which of them this one is."""
         if WORLD in alike:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from rangewatch.wire.events import NotReduced
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.mesh import own_steps
 from rangewatch_server.rules.mesh.wrapped_alone import Apart, apart
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of two."""
+    """At most one finding of each of three."""
     newest = {event.rank: details for event, details in evidence.details(NotReduced)}
     every = {rank: details for rank, details in newest.items() if details.steps}
     alone = {rank: details for rank, details in every.items() if details.is_alone}
@@ -26,6 +27,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         found = apart(evidence, known)
         if found is not None and set(found.ranks) <= set(alone):
             yield _of_wrapper(evidence, known, found)
+    yield from own_steps.findings(evidence)
 
 
 def _of_switch(going_on: Mapping[int, NotReduced]) -> Finding:
@@ -118,7 +120,9 @@ RULE = Rule(
     "and FSDP2 have a switch that leaves out the reduction, for gradient accumulation; where it stays off when the "
     "optimizer steps, each rank trains a model of its own, and nothing fails. The same happens where the wrapper is "
     "given a mesh or a process group of one rank: that is reported once ranks that began with the same bits hold "
-    "others, a warning where the mesh has a data-parallel axis beside it, and info else.",
+    "others, a warning where the mesh has a data-parallel axis beside it, and info else. And where there is no wrapper "
+    "and no all_reduce at all, as when DDP was forgotten: reported of ranks that began with the same bits and the same "
+    "settings, once 128 updates have been made and nothing of the parameters' size has gone from one to another.",
     check=check,
     explains=("replica_mismatch",),
 )

@@ -1,5 +1,5 @@
-"""What ranks hold that are wrapped so that each reduces its gradients over itself alone: whether they began with the
-same bits and hold others now, and whether something else makes them alike from time to time.
+"""What ranks hold that are wrapped so that each reduces its gradients over itself alone, or not at all: whether they
+began with the same bits and hold others now, and whether something else makes them alike from time to time.
 
 A wrapper over one rank is right for whoever trains a model of its own: an ensemble, a sweep, a stage. So the checksums
 of single ranks are compared, which are taken whether or not anybody should be alike.
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import NotReduced
+from rangewatch.wire.events import NotReduced, OwnSteps
 from rangewatch.wire.records import KINDS
 from rangewatch_server.core import deadline
 from rangewatch_server.machines.mesh import Ranks
@@ -53,8 +53,9 @@ class Apart(msgspec.Struct, frozen=True):
         return self.began_alike and not self.is_written and (bool(self.axes) or self.has_one_rate)
 
 
-def apart(evidence: Evidence, known: NotReduced) -> Apart | None:
-    """Of the ranks that say of themselves that they reduce alone; None where they do not differ, or need not."""
+def apart(evidence: Evidence, known: NotReduced | OwnSteps) -> Apart | None:
+    """Of the ranks that say of themselves that they reduce alone; None where they do not differ, need not, or any is
+    not trained, as one that evaluates what another trains."""
     axes = tuple(name for name in known.axes if values.role(name) in (DATA, SEQUENCE))
     if (known.axes and not axes) or evidence.whole_stop - known.first < LASTING:
         return None
@@ -82,6 +83,8 @@ def _compared(evidence: Evidence, ranks: Sequence[int]) -> tuple[str, int, bool]
     first = np.flatnonzero(is_read.any(axis=1))
     if not len(first) or (has != has[:1]).any():  # models of other parameters
         return None
+    if not all(_is_trained(each) for each in held):
+        return None
     begin = int(np.flatnonzero(is_read.any(axis=0))[0])
     apart_at: list[tuple[int, str]] = []
     for row in first.tolist():
@@ -104,6 +107,11 @@ def _checksums(evidence: Evidence, rank: int, rows: Array, start: int, stop: int
     block = evidence.run.slice(RANGES, [rank], 0, start, stop, (CHECKSUM,), rows)
     found: Any = np.asarray(block.columns[CHECKSUM], np.float64)
     return np.nan_to_num(found)
+
+
+def _is_trained(held: Array) -> bool:
+    """Whether any of a rank's parameters, (t, n), has been another in a later reading."""
+    return any(len(np.unique(row[row > 0])) > 1 for row in held)
 
 
 def _has_one_rate(evidence: Evidence, ranks: Sequence[int]) -> bool:

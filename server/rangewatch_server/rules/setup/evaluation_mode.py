@@ -1,5 +1,5 @@
 """The model is trained in the wrong mode: the whole of it in `eval()`, as where nobody called `train()` again, or a
-frozen part of it in `train()`, as where `model.train()` has taken a teacher along.
+frozen part of it in `train()`, as where `model.train()` has taken a teacher along. Or it is evaluated in `train()`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rangewatch.wire.events import EvaluationMode, FrozenInTrain
+from rangewatch.wire.events import EvaluatedInTrain, EvaluationMode, FrozenInTrain
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.phrases import place
@@ -17,8 +17,9 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of four: the first spell that was reported, be it over."""
+    """At most one finding of each of five: the first spell that was reported, be it over."""
     yield from _frozen(evidence)
+    yield from _evaluated(evidence)
     yield from _poisoned(evidence)
     yield from _untrained(evidence)
     every = evidence.details(EvaluationMode)
@@ -133,6 +134,66 @@ def _poisoned(evidence: Evidence) -> Iterable[Finding]:
     )  # fmt: skip
 
 
+def _evaluated(evidence: Evidence) -> Iterable[Finding]:
+    """Of the first place that evaluated the model in eval() before, and in train() since."""
+    every = evidence.details(EvaluatedInTrain)
+    for at, (event, known) in enumerate(every):
+        if known.steps > 0 and known.norms + known.dropouts > 0:
+            later = [other for other, each in every[at + 1 :] if other.rank == event.rank and not each.steps]
+            yield _evaluated_finding(known, event.rank, event.step, later[0].step if later else None)
+            return
+
+
+def _evaluated_finding(known: EvaluatedInTrain, rank: int, seen: int, back: int | None) -> Finding:
+    norms = (
+        f"{known.norms} batch norms go by its batches, and take them into the running mean and variance"
+        if known.norms > 1
+        else "the batch norm goes by its batches, and takes them into the running mean and variance"
+    )
+    drops = f"{known.dropouts} dropout{'s drop' if known.dropouts > 1 else ' drops'} elements out"
+    effects = [*([norms] if known.norms else []), *([drops] if known.dropouts else [])]
+    until = f"; since step {back} it is in eval() again" if back is not None else ""
+    effect = (
+        "No weight changes by it, and the training loss, which goes by each batch's own statistics, does not show it: "
+        "what the model gives in eval() does, the more the less that data is like the training's."
+        if known.norms
+        else "No weight changes by it; what is measured has noise."
+    )
+    meant = "statistics are estimated anew of that data" if known.norms else "that noise is wanted, as by Monte Carlo"
+    return Finding(
+        severity="info" if back is not None or not known.norms else "",
+        rank=rank, step=known.first, subject="evaluated in train",
+        summary=f"{place(known.first, rank)}: the model is evaluated in train() from here on, at {known.line}: "
+        f"{' and '.join(effects)}{until}.",
+        evidence=(
+            f"At that place it was called without gradients and in eval() in {known.evals} steps before, and in "
+            f"train() in {known.steps} steps since, up to step {seen}.",
+            effect,
+            "Cause (likely): eval() is not called before that evaluation any more, or train() comes between. Against "
+            f"that: it may be meant, as where {meant}.",
+        ),
+        remedy=(
+            Remedy(
+                "Call model.eval() before the evaluation and model.train() after it; and make the running statistics "
+                "anew, of some hundred batches of the training's data."
+                if known.norms
+                else "Call model.eval() before the evaluation and model.train() after it.",
+                "model.eval()\n"
+                "with torch.no_grad():\n"
+                "    ...  # the evaluation\n"
+                "model.train()",
+                "the modules' own flags, when they were called without gradients",
+            ),
+        ),
+        facts={
+            "since_step": known.first, "seen_step": seen,
+            "cause_step": known.first - 1,  # whose update it follows
+            "norms": known.norms, "dropouts": known.dropouts, "line": known.line, "back_step": back,
+            "is_over": back is not None, "cause_class": "eval",
+        },
+    )  # fmt: skip
+
+
 def _untrained(evidence: Evidence) -> Iterable[Finding]:
     """Of norms in eval() that nothing has trained, in a model in train()."""
     found = _first_above_0(evidence, UNTRAINED) if evidence.has_series(UNTRAINED) else None
@@ -224,7 +285,9 @@ RULE = Rule(
     "the first step on and there is dropout alone, which fine-tuning may mean. Or the model is in `train()` and all "
     "its norms in `eval()`, with statistics that nothing has trained: they normalise nothing. Or a frozen part, such "
     "as a teacher, was in `eval()` and is put into `train()` with the rest: its dropout makes noise, and its running "
-    "statistics move. Or an evaluation in `train()` has brought NaN into running statistics.",
+    "statistics move. Or an evaluation in `train()` has brought NaN into running statistics. Or the line that "
+    "evaluated the model in `eval()` does so in `train()` now: norms take its batches into their running statistics; "
+    "info where there is dropout alone.",
     check=check,
     explains=(
         "evaluation_nonfinite",
