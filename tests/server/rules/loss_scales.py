@@ -17,7 +17,12 @@ OUTPUT_B, GRAD_B, GRAD_A, GRAD_WEIGHT = 1, 2, 3, 4
 
 
 def scaled(
-    steps: int, overflows: Collection[int] | Callable[[float], bool], *, first: float = 2.0**16, interval: int = 2_000
+    steps: int,
+    overflows: Collection[int] | Callable[[float], bool],
+    *,
+    first: float = 2.0**16,
+    interval: int = 2_000,
+    growth: float = 2.0,
 ) -> dict[str, np.ndarray]:
     """`loss_scale`, `found_inf` and `skipped_step` of `steps` steps. `overflows`: steps, or whether a scale does."""
     scales, skips, scale, clean = np.zeros(steps), np.zeros(steps), first, 0
@@ -28,7 +33,7 @@ def scaled(
         if skips[step]:
             scale /= 2
         elif clean == interval:
-            scale, clean = scale * 2, 0
+            scale, clean = scale * growth, 0
     return {"loss_scale": scales, "found_inf": skips, "skipped_step": skips}
 
 

@@ -61,6 +61,13 @@ def test_it_is_driven_up_at_every_few_steps(recording: Recording) -> None:
     assert "growth_interval=2000" in found.remedy[0].code
 
 
+def test_by_a_large_factor_it_grows_less_often_than_it_falls(recording: Recording) -> None:
+    series = scaled(200, lambda scale: scale > 2.0**16, interval=1, growth=8.0)
+    write(recording, series, events=[reported(1, growth_factor=8.0)])
+    (found,) = recording.diagnose(RULE).findings
+    assert found.subject == "loss_scale driven" and "is multiplied by 8 after every 1 steps" in found.summary
+
+
 def test_since_when_it_is_driven_stays(recording: Recording) -> None:
     """However many changes and steps are looked at."""
     write(recording, scaled(700, lambda scale: scale > 2.0**16, interval=2))

@@ -31,18 +31,18 @@ def write(
     )  # fmt: skip
 
 
-NOISE = 2.0 ** np.random.default_rng(0).normal(0, 1, STEPS)
+BATCHES = 2.0 ** np.random.default_rng(0).normal(0, 1, STEPS)
 
 
 @pytest.mark.parametrize(
     ("given", "causes"),
     [
         ({"left": 1 / SCALE}, ["loss_scale"]),
-        ({"left": 1 / SCALE, "batches": NOISE}, ["loss_scale"]),
+        ({"left": 1 / SCALE, "batches": BATCHES}, ["loss_scale"]),
         ({"left": 1e-6}, ["clip"]),
         ({"left": 1e-4, "scale": None}, ["clip"]),
         ({"left": 1 / SCALE, "rate": np.where(np.arange(STEPS) < 80, 0.1, 1e-3)}, ["loss_scale"]),
-        ({"left": 0.01}, []), ({"left": 1.0, "batches": NOISE}, []), ({"left": 0.0}, []),
+        ({"left": 0.01}, []), ({"left": 1.0, "batches": BATCHES}, []), ({"left": 0.0}, []),
         ({"left": 1 / SCALE, "name": "AdamW"}, []),
         ({"left": 1 / SCALE, "at": 180}, []),  # not for long enough
         ({"left": 1.0, "rate": np.where(np.arange(STEPS) < 80, 0.1, 1e-6)}, []),
@@ -55,3 +55,22 @@ def test_updates(recording: Recording, given: dict[str, Any], causes: list[str])
     found = recording.diagnose(RULE).findings
     assert [each.facts["cause_class"] for each in found] == causes
     assert all(abs(each.step - 80) <= 4 * ("batches" in given) and each.tensor == "a.weight" for each in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "severity"),
+    [("SGD", 1 / SCALE, "warning"), ("Adam", 1 / SCALE, "info"), ("SGD", 0.01, ""), ("SGD", 1.0, "")],
+)
+def test_what_the_optimizer_is_given(recording: Recording, name: str, left: float, severity: str) -> None:
+    """Of several groups, of which the rates of each are not known; momentum hides it in the updates for a while."""
+    at = np.arange(STEPS)
+    given = BATCHES * np.where(at < 80, 1.0, left)
+    groups = Optimizers((name,), groups=("a.weight", "b.weight"))
+    recording.write(
+        TABLE, STEPS, {"amax": (BATCHES * SCALE)[np.newaxis]}, loss_scaled=True,
+        series={"loss": 1.0, "lr": 0.1, "sampled_gradient": given, "loss_scale": SCALE},
+        events=[events.event(groups, 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],
+    )  # fmt: skip
+    found = recording.diagnose(RULE).findings
+    expected = [(80, severity, "loss_scale")] * bool(severity)
+    assert [(each.step, each.severity, each.facts["cause_class"]) for each in found] == expected

@@ -1,5 +1,5 @@
-"""Updates of SGD that became a thousand times smaller than rate and gradient make them: code between the backward and
-the step divides the gradients, as one that unscales them a second time does.
+"""Gradients, or the updates that SGD makes of them, that became a thousand times smaller than the backward makes them:
+code between the backward and the step divides them, as one that unscales them a second time does.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import UPDATE, rates
-from rangewatch_server.rules.optimizers import sampled_gradient, sampled_weights
+from rangewatch_server.rules.loss.series import TAKEN, UPDATE, rates
+from rangewatch_server.rules.optimizers import keeps_squares, sampled_gradient, sampled_weights
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -38,6 +38,10 @@ SCALED = 8.0
 
 def shrunk(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
+    given = _given(evidence)
+    if given is not None:
+        yield given
+        return
     optimizers = [known for _, known in evidence.details(Optimizers)]
     names = {name for known in optimizers for name in known.classes}
     if any(known.groups for known in optimizers):
@@ -69,13 +73,39 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
     yield _finding(evidence, since, float(np.median(left)) / usual, scale, sampled[0])
 
 
+def _given(evidence: Evidence) -> Finding | None:
+    """By what the optimizer was given of one gradient, be it of any class, beside what the backward made of it."""
+    sampled, low = sampled_gradient(evidence), max(evidence.start, evidence.whole_stop - STEPS)
+    stop = evidence.whole_stop
+    if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
+        return None
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax",), np.array(sampled[1:]))
+    gradient = np.asarray(block.columns["amax"], np.float64).max(axis=0)
+    scale = evidence.series("loss_scale", low, stop) if evidence.is_loss_scaled else np.ones(stop - low)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unscaled = gradient / scale
+        part = evidence.largest(TAKEN, low, stop) / unscaled
+    at = np.flatnonzero(np.isfinite(part) & (part > 0))
+    if len(at) < 2 * LASTING:
+        return None
+    usual, left = float(np.median(part[at][:LASTING])), part[at][-LASTING:]
+    has_grown = np.median(unscaled[at][-LASTING:]) > GROWN * np.median(unscaled[at][:LASTING])
+    if left.max() > SHRUNK * usual or has_grown:
+        return None
+    since = low + int(at[np.flatnonzero(part[at] > SHRUNK * usual)[-1] + 1])
+    return _finding(evidence, since, float(np.median(left)) / usual, scale, sampled[0], is_given=True)
+
+
 def is_one_over(evidence: Evidence, part: float, scale: Array, within: float = SCALED) -> bool:
     """Whether what is left is about what a division by the loss scale leaves."""
     known = scale[np.isfinite(scale) & (scale > 1)]
     return evidence.is_loss_scaled and bool(len(known)) and 1 / within <= part * float(np.median(known)) <= within
 
 
-def _finding(evidence: Evidence, since: int, part: float, scale: Array, name: str) -> Finding:
+def _finding(
+    evidence: Evidence, since: int, part: float, scale: Array, name: str, *, is_given: bool = False
+) -> Finding:
+    """`is_given`: by what the optimizer was given, which says nothing of updates that are divided by squares."""
     rank = only_rank(evidence)
     is_scale = is_one_over(evidence, part, scale)
     times = f"{1 / part:.3g}"
@@ -85,13 +115,24 @@ def _finding(evidence: Evidence, since: int, part: float, scale: Array, name: st
         if is_scale
         else "Cause (likely): code between the backward and optimizer.step() that divides or clips the gradients."
     )
+    what = (
+        f"the optimizer is given gradients {times} times smaller than the backward makes them"
+        if is_given
+        else f"updates are {times} times smaller than gradient and learning rate make them"
+    )
+    compared = (
+        f"Of {name} what the optimizer was given was compared with what the backward had made"
+        if is_given
+        else f"Of {name} the change at each step was compared with rate times gradient"
+    )
+    is_harmless = is_given and keeps_squares(evidence)
     return Finding(
+        severity="info" if is_harmless else "",
         rank=rank, step=since, subject="shrunk", tensor=name, kind="grad",
-        summary=f"{place(since, rank)}: updates are {times} times smaller than gradient and learning rate make them, "
-        "and were not before: hardly anything is learned.",
+        summary=f"{place(since, rank)}: {what}, and {'was' if is_given else 'were'} not before"
+        f"{'.' if is_harmless else ': hardly anything is learned.'}",
         evidence=(
-            f"Of {name} the change at each step was compared with rate times gradient: it fell to {part:.2g} of what "
-            "that had been, at the same optimizer.",
+            f"{compared}: it fell to {part:.2g} of what that had been, at the same optimizer.",
             cause,
             "What would decide: print a gradient right after the backward and right before optimizer.step().",
         ),
@@ -104,7 +145,8 @@ def _finding(evidence: Evidence, since: int, part: float, scale: Array, name: st
                 "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
                 "scaler.step(optimizer)\n"
                 "scaler.update()" if is_scale else "",
-                "updates fell against the gradients that the backward made",
+                f"{'what the optimizer was given' if is_given else 'updates'} fell against the gradients that the "
+                "backward made",
             ),
         ),
         facts={"since_step": since, "part": part, "cause_class": "loss_scale" if is_scale else "clip"},

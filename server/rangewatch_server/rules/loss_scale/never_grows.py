@@ -87,19 +87,23 @@ def _driven(evidence: Evidence, course: Course, limits: Thresholds) -> Finding |
     skipped = [each for each in lately if each.skipped]
     grown = sum(each.of(course.scaler).grew for each in lately)
     steps = history.stop - start
-    if steps < WINDOW // 2 or len(skipped) < limits["skipped_share"] * steps or grown < len(skipped) / 2:
+    if (
+        steps < WINDOW // 2
+        or len(skipped) < limits["skipped_share"] * steps
+        or not _is_led_by_growth(course, grown, len(skipped))
+    ):
         return None
     because = f"{len(skipped)} of the last {steps} steps were skipped, and the scale grew {grown} times"
     since, count = start, len(skipped)
     all_of = History(evidence.run, course.begin, history.stop)
     if all_of.skipped_steps >= limits["skipped_share"] * (history.stop - course.begin):
         since, count = course.begin, all_of.skipped_steps  # which stays, however long it goes on
-    text = "Let the scaler wait longer before it doubles the scale."
+    text = "Let the scaler wait longer before it raises the scale, and no more than double it."
     last = history.last(course.scaler) or 2.0**16
     return Finding(
         severity="warning", rank=only_rank(evidence), step=since, subject=f"{course.scaler} driven",
         summary=f"Step {since}: since then {count} of {history.stop - since} steps are skipped, as the loss scale "
-        f"doubles after every {max(1, course.interval)} steps without an overflow.",
+        f"{_grows(course)} after every {max(1, course.interval)} steps without an overflow.",
         evidence=(f"{because}.", *sentences(evidence, blame(evidence, skipped))),
         remedy=(remedies.scaler(text, device_of(evidence), last / 2, 2_000, because),),
         facts={
@@ -107,6 +111,17 @@ def _driven(evidence: Evidence, course: Course, limits: Thresholds) -> Finding |
             "cause_class": "loss_scale",
         },
     )  # fmt: skip
+
+
+def _is_led_by_growth(course: Course, grown: int, skipped: int) -> bool:
+    """Whether about as much is grown as is lost again: by a factor of 8 it takes three skips of a half to come down."""
+    up, down = course.settings.growth_factor or 2.0, course.settings.backoff_factor or 0.5
+    return up > 1 > down > 0 and grown * np.log2(up) >= -np.log2(down) * skipped / 2
+
+
+def _grows(course: Course) -> str:
+    factor = course.settings.growth_factor
+    return "doubles" if factor in (None, 2.0) else f"is multiplied by {factor:g}"
 
 
 def _falling(evidence: Evidence, course: Course, limits: Thresholds) -> Finding | None:
