@@ -349,6 +349,15 @@ def test_a_loss_that_rises_with_the_only_write_to_the_weights(recording: Recordi
     assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "weight")] * (count == 1)
 
 
+@pytest.mark.parametrize(("size", "severity"), [(1.3e-4, "warning"), (0.5, "info"), (0.0, "info")])
+def test_a_classifier_whose_inputs_are_next_to_nothing(recording: Recording, size: float, severity: str) -> None:
+    loss = np.log(4) + 0.01 * np.sin(np.arange(240))
+    known = [events.event(events.LossFunction("nll", 4), 1, 0)]
+    recording.write([tensor("a")], 240, series={"loss": loss, "input_rms": size}, events=known)
+    (finding,) = recording.diagnose(loss_plateau.RULE).findings
+    assert finding.severity == severity and ("divided by 255 twice" in finding.evidence[1]) == (severity == "warning")
+
+
 @pytest.mark.parametrize(("first", "last", "count"), [(2.5, 2.48, 1), (2.5, 2.2, 0), (0.5, 0.4, 0)])
 def test_a_classifier_that_still_guesses(recording: Recording, first: float, last: float, count: int) -> None:
     loss = np.linspace(first, last, 240) + 0.05 * np.sin(np.arange(240))

@@ -8,7 +8,7 @@ import numpy as np
 
 from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import loss_name, means
+from rangewatch_server.rules.loss.series import INPUTS, loss_name, means
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -46,6 +46,18 @@ CHANCE_STEPS, CHANCE = 192, 0.03
 """Steps after which a loss may be said to be at chance, and how near, as a part of it, its means are to that."""
 
 
+SMALL_INPUT = 0.01
+"""Root mean square of all that a model is given below which it sees one thing in all rows: biases outweigh them."""
+
+
+def _largest_input(evidence: Evidence) -> float | None:
+    """Root mean square of the largest floating input in the first steps; None where none is recorded."""
+    stop = evidence.start + FIRST
+    sizes = [evidence.largest(each, evidence.start, stop) for each in INPUTS if evidence.has_series(each)]
+    known = [each[np.isfinite(each)] for each in sizes]
+    return max((float(each.max()) for each in known if len(each)), default=None)
+
+
 def _at_chance(evidence: Evidence, name: str) -> Finding | None:
     """The loss of a classifier is what it is of one that gives each class the same, at first and still."""
     known = next((each for _, each in evidence.details(LossFunction)), None)
@@ -59,28 +71,46 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
     parts = [float(np.mean(each[np.isfinite(each)])) for each in (middle, last) if np.isfinite(each).any()]
     if len(parts) < 2 or any(abs(each - chance) > CHANCE * chance for each in parts):
         return None
-    rank = only_rank(evidence)
+    rank, size = only_rank(evidence), _largest_input(evidence)
+    is_small = size is not None and 0 < size < SMALL_INPUT
     return Finding(
-        rank=rank, step=evidence.start, subject="chance",
+        severity="warning" if is_small else "", rank=rank, step=evidence.start, subject="chance",
         summary=f"{place(evidence.start, rank)}: {loss_called(name)} has been that of a guess since: {parts[1]:.4g} at "
         f"step {stop - 1}, where a model that knows nothing of {known.classes} classes has ln {known.classes} = "
         f"{chance:.4g}.",
         evidence=(
             f"In the last {2 * third} steps its mean was {parts[0]:.4g} and then {parts[1]:.4g}.",
-            "Cause (possible): the data: targets that do not belong to their inputs, as where the one was shuffled or "
-            "sorted without the other. Against that: a task that is hard looks the same at first, and so does a "
-            "learning rate that is far too low or far too high.",
-            "What would decide: train on one batch alone. Its loss falls where the model can learn at all; and print "
-            "some inputs beside their labels.",
-        ),
-        remedy=(
-            Remedy(
-                "Look whether the labels are those of their inputs, row by row, as the loop gets them.", "",
-                "the loss is where a guess has it",
+            *(
+                (
+                    f"Cause (likely): the data: what the model is given is next to nothing, {size:.2g} in root mean "
+                    "square, as of bytes that are divided by 255 twice. Layers are initialised for about 1, and their "
+                    "biases outweigh such inputs: all rows look alike.",
+                    "What would decide: print mean and deviation of a batch as the model is given it.",
+                )
+                if is_small else _OF_LABELS
             ),
         ),
+        remedy=(_NORMALISE if is_small else _SEE_LABELS,),
         facts={"loss": parts[1], "chance": chance, "classes": known.classes, "cause_class": "data"},
     )  # fmt: skip
+
+
+_OF_LABELS = (
+    "Cause (possible): the data: targets that do not belong to their inputs, as where the one was shuffled or sorted "
+    "without the other. Against that: a task that is hard looks the same at first, and so does a learning rate that is "
+    "far too low or far too high.",
+    "What would decide: train on one batch alone. Its loss falls where the model can learn at all; and print some "
+    "inputs beside their labels.",
+)
+_SEE_LABELS = Remedy(
+    "Look whether the labels are those of their inputs, row by row, as the loop gets them.", "",
+    "the loss is where a guess has it",
+)  # fmt: skip
+_NORMALISE = Remedy(
+    "Scale the inputs to about 1, once: look for a division that the reader and the transform both make.",
+    "def normalised(x, mean, deviation):  # of the training data\n    return (x - mean) / deviation.clamp(min=1e-6)",
+    "a sample of the inputs of the first steps",
+)
 
 
 def _finding(evidence: Evidence, name: str, first: float, now: float, since: int) -> Finding:
@@ -105,7 +135,8 @@ RULE = Rule(
     severity="info",
     explanation="For a thousand steps the loss has not fallen, and it is still near what it was at first. A training "
     "that has learned and has converged is not reported. Or a classifier's loss is still that of a guess after 192 "
-    "steps, as of labels that are those of other rows. Needs a logged loss.",
+    "steps, as of labels that are those of other rows; a warning where its inputs are next to nothing. Needs "
+    "a logged loss.",
     check=check,
     thresholds=(
         Threshold("most_change", 0.01, "of the loss", "A larger change in 1,024 steps is none to be flat."),
