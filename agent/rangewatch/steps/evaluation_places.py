@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-import rangewatch
 from rangewatch.core import limits
 from rangewatch.recording.events import Events, sendable
 from rangewatch.steps.training_mode import tracking_norms
@@ -37,7 +36,8 @@ FRAMES, MOST_FRAMES = 3, 64
 
 MOST_PLACES, MOST_EVENTS = 64, 32
 
-_FOREIGN = tuple(str(Path(each.__file__ or "").parent) + os.sep for each in (torch, rangewatch))
+_FOREIGN = tuple(str(each) + os.sep for each in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+"""Torch and ourselves."""
 
 _Key = tuple[tuple[str, int], ...]
 
