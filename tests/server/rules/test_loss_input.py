@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rangewatch.wire import events
-from rangewatch.wire.events import LossFunction
+from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.rules.setup.loss_input import RULE
 from tests.server.rules.conftest import Recording, tensor
 
@@ -65,3 +65,20 @@ def test_a_loss_that_falls_below_zero_without_bound(recording: Recording, loss: 
     found = recording.diagnose(RULE).findings
     assert [(each.step, each.severity, each.subject) for each in found] == [(0, "warning", "unbounded")] * count
     assert all("sign of each term" in each.remedy[0].text for each in found)
+
+
+@pytest.mark.parametrize(
+    ("known", "loss", "subjects"),
+    [
+        (LossFunction("nll", 10), FLAT, ["maximised"]), (LossFunction("mse", target_rms=3.0), FLAT, ["maximised"]),
+        (LossFunction("nll", 10, is_negated=True), -FALLS, []),
+    ],
+    ids=["a cross entropy", "squared differences", "minus a cross entropy"],
+)  # fmt: skip
+def test_an_optimizer_that_maximises(
+    recording: Recording, known: LossFunction, loss: np.ndarray, subjects: list[str]
+) -> None:
+    sent = [events.event(known, 1, 0), events.event(Optimizers(("SGD",), maximizes=True), 1, 2)]
+    recording.write(LAYERS, STEPS, series={"loss": loss}, events=sent)
+    found = recording.diagnose(RULE).findings
+    assert [(each.subject, each.facts["cause_class"]) for each in found] == [(each, "optimizer") for each in subjects]

@@ -418,3 +418,24 @@ def test_a_cross_entropy_of_longer_rows_has_no_bound(recording: Recording, op: s
     recording.write([tensor("a")], 160, series=series, events=known)
     (finding,) = recording.diagnose(loss_spike.RULE).findings
     assert (finding.step, finding.severity) == (100, severity)
+
+
+@pytest.mark.parametrize("rate", [1e-2, None], ids=["of a rate as ever", "no rate is known"])
+def test_a_loss_that_climbs_is_of_no_batch(recording: Recording, rate: float | None) -> None:
+    """As where the limit of a clip has fallen below 0: it leaves what it had come to by and by."""
+    each = np.arange(260)
+    loss = np.where(each < 140, 0.02 + 1.5 * np.exp(-each / 20), 0.02 * np.exp((each - 140) / 12))
+    recording.write(
+        [tensor("a"), tensor("a.weight", "grad", 1)], 260,
+        series={"loss": loss * (1 + 0.1 * np.sin(7 * each))} | ({} if rate is None else {"lr": rate}),
+    )  # fmt: skip
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.severity, finding.facts["cause_class"]) == ("warning", "optimizer")
+    assert "climbs steadily since step 14" in " ".join(finding.evidence) and "maximize" in finding.remedy[0].text
+
+
+def test_a_loss_that_climbs_to_what_it_began_with_is_harder_data(recording: Recording) -> None:
+    each = np.arange(260)
+    loss = np.where(each < 140, 0.02 + 1.5 * np.exp(-each / 20), 0.02 * np.exp((each - 140) / 40))
+    recording.write([tensor("a"), tensor("a.weight", "grad", 1)], 260, series={"loss": loss})
+    assert [each.severity for each in recording.diagnose(loss_spike.RULE).findings] in ([], ["info"])

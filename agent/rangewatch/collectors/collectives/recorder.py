@@ -118,7 +118,7 @@ class CollectiveRecorder:
         self.hidden = self.dropped = self.waiting_dropped = 0
         """Counts: captured into CUDA graphs; records not taken in time; open ones no longer followed."""
         self.begun_count = self.moved_bytes = 0
-        """Calls, and what they were of, each as its kind counts bytes: see `ops`."""
+        """Calls, and what went to or came from other ranks with them, each as its kind counts bytes: see `ops`."""
         self.mirror: Mirror | None = None
         """Where the last collective called and the last that ended are kept, should the process die."""
         self._records: deque[Record] = deque()
@@ -181,7 +181,7 @@ class CollectiveRecorder:
         record.kind, record.is_async, record.step = kind, is_async, self.open_step.number
         record.dtype = self._dtype(tensor) if kind is not BARRIER else ""
         record.bytes = size_bytes(kind, inputs, outputs)
-        self.moved_bytes += record.bytes
+        self.moved_bytes += record.bytes if len(group.ranks) > 1 else 0
         is_point_to_point = kind.name in POINT_TO_POINT
         sequence = group.next_sequence(process_group, is_point_to_point=is_point_to_point)
         if not is_point_to_point:

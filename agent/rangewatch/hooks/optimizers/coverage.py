@@ -146,6 +146,9 @@ class OptimizerCoverage(StepReader):
             initial_lr=next(iter(rates)) if len(rates := set(_numbers(in_use, "initial_lr"))) == 1 else 0.0,
             weight_decay=max(_numbers(in_use, "weight_decay"), default=0.0),
             momentum=(moving := _momentum(in_use))[0],
+            maximizes=any(
+                group.get("maximize") is True for each in in_use for group in getattr(each, "param_groups", ())
+            ),
             second_beta=moving[1],
             decay_part=part if _is_reported(part) else 0.0,
             decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if _is_reported(part) else "",

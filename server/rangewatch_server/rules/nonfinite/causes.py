@@ -114,12 +114,15 @@ NOT_OF_UPDATES = ("masked", "eps", "zero", "state", "written", "flipped", "given
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A class of cause, its weight from 0 to 1, and sentences for and against it."""
+    """A class of cause, its weight from 0 to 1, and sentences for and against it. `where`: the module that it is in,
+    where that is not the one of the first NaN or Inf.
+    """
 
     cause: str
     weight: float
     supports: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
+    where: str = ""
 
     @property
     def sureness(self) -> str:
@@ -723,7 +726,7 @@ def _jump(case: Case) -> Iterator[Candidate]:
                 "before; the loss before it was usual, and so are the inputs of this step and what comes before it: no "
                 "batch does that, and no update. A weight of it was overwritten, or a bit of it flipped."
             )
-            yield Candidate("weight", 0.8, (text,))
+            yield Candidate("weight", 0.8, (text,), where=case.view.entries[at].fqn)
             return
         was_usual = was_usual or (len(before) > 0 and bits < 1)
         if bits >= JUMP_BITS:

@@ -247,7 +247,8 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
         remedy=tuple(_remedies(case, origin, cause, best, is_alone=is_alone, is_meant=is_meant)),
         facts={
             "nan_count": bad.nan_count, "inf_count": bad.inf_count, "numel": bad.numel, "dtype": entry.dtype,
-            "origin": origin.kind, "cause": origin.cause, "where": origin.where, "recovered_step": spell.clean_step,
+            "origin": origin.kind, "cause": origin.cause, "where": best.where or origin.where,
+            "recovered_step": spell.clean_step,
             "cause_class": "mask" if is_meant else best.cause, "sureness": best.sureness,
             "candidates": {each.cause: each.weight for each in (best, *others)},
             "of_magnitude": not is_alone and (best is jumped or causes.is_of_magnitude(case, origin, best)),

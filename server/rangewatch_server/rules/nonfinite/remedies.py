@@ -349,7 +349,8 @@ def _data(case: Case, origin: Origin) -> Iterator[Remedy]:
         )  # fmt: skip
     else:
         yield Remedy(
-            "Look at the batch of this step as the data gives it: if it is not finite there, leave out such samples; "
+            "Look at the batch of this step as the data gives it: if it is not finite there, leave such samples out or "
+            "fill in what is missing; "
             "if it is, look at what is computed of it before the model is called: a division by 0, or a log of 0.",
             code, "the model's own input was not finite",
         )  # fmt: skip

@@ -1,5 +1,5 @@
 """A cross entropy that is given what it does not take: probabilities in place of logits, or the other way round; or
-that is maximised. And a loss of any kind that falls below 0 without bound.
+that is maximised, by its sign or by the optimizer. And a loss of any kind that falls below 0 without bound.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import LossFunction
+from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.phrases import place
@@ -26,8 +26,11 @@ FEW, FALLEN = 32, 0.5
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the first rank that reported it."""
     for event, known in evidence.details(LossFunction):
-        if known.is_negated:
-            yield _negated(event.rank, event.step, known)
+        is_maximised = any(each.maximizes for _, each in evidence.details(Optimizers, event.rank))
+        if known.is_negated and is_maximised:
+            return  # minus it is made large, as is meant
+        if known.is_negated or is_maximised:
+            yield (_negated if known.is_negated else _maximised)(event.rank, event.step, known)
             return
         if known.given:
             yield _given(evidence, event.rank, event.step, known)
@@ -104,6 +107,31 @@ def _negated(rank: int, step: int, known: LossFunction) -> Finding:
     )  # fmt: skip
 
 
+def _maximised(rank: int, step: int, known: LossFunction) -> Finding:
+    return Finding(
+        severity="warning", rank=rank, step=step, subject="maximised",
+        summary=f"{place(step, rank)}: the optimizer has maximize=True, and the loss is one that is to be made small: "
+        "each update makes the model worse.",
+        evidence=(
+            f"By its graph the loss is {_LOSSES.get(known.op, 'one of torch')}, and the parameter groups of the "
+            "optimizer step along its gradient, not against it.",
+            "Cause (shown): the optimizer's settings. Against that: a part of a model may be trained to deceive "
+            "another, or to unlearn something.",
+        ),
+        remedy=(
+            Remedy(
+                "Leave maximize out where the optimizer is made; it is for a reward, or a likelihood without minus.",
+                "for group in optimizer.param_groups:\n    group['maximize'] = False",
+                "the optimizer's own parameter groups, and the graph of the loss",
+            ),
+        ),
+        facts={"op": known.op, "cause_class": "optimizer"},
+    )  # fmt: skip
+
+
+_LOSSES = {"nll": "a cross entropy", "bce": "a binary cross entropy", "kl": "a divergence"}
+
+
 def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Finding:
     taken, code = "logits", "loss = torch.nn.functional.cross_entropy(logits, target)"
     if known.op == "kl":
@@ -163,8 +191,8 @@ RULE = Rule(
     title="The loss is given what it does not take",
     severity="warning",
     explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss or kl_div what is no "
-    "log-probability, or the loss is minus a cross entropy; or a loss of any kind falls below 0 without "
-    "bound. All is finite, and the training learns little, or nothing, "
+    "log-probability, or the loss is minus a cross entropy, or an optimizer maximises it; or a loss of any kind falls "
+    "below 0 without bound. All is finite, and the training learns little, or nothing, "
     "or the opposite. Read from the graph of the first losses, where they are torch's own functions with a mean over "
     "all targets. Info: a ReLU before it, a loss that has more than halved all the same, and minus a binary cross "
     "entropy, as generators have.",

@@ -65,6 +65,13 @@ def test_momentum_and_betas(ingest: IngestDouble, make: Any, expected: tuple[flo
     assert {(each.momentum, each.second_beta) for each in reported(ingest)} == {expected}
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_whether_it_maximizes(ingest: IngestDouble, maximize: bool) -> None:
+    model = nn.Linear(2, 1)
+    train(ingest, model, [torch.optim.AdamW(model.parameters(), 0.1, maximize=maximize)], 4)
+    assert {each.maximizes for each in reported(ingest)} == {maximize}
+
+
 def test_a_momentum_that_passes_1_is_sent_at_once(ingest: IngestDouble) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)

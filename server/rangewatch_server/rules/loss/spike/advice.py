@@ -31,6 +31,11 @@ _BOTH_LOSSES = (
 
 _AS_BEFORE = "Go back to a checkpoint from before it and repeat these steps with as many calls as before."
 
+_UPHILL = (
+    "Make one update on one batch with a hundredth of the learning rate: the loss of that batch falls, or a sign is "
+    "wrong."
+)
+
 _COMPARE = "Compare all parameters right after the optimizer's step and right before the next forward."
 
 TESTS = {
@@ -51,7 +56,12 @@ TESTS = {
 
 
 def verdict(
-    order: list[Candidate], *, are_written: bool, is_of_all_since: bool, is_of_calls: bool = False
+    order: list[Candidate],
+    *,
+    are_written: bool,
+    is_of_all_since: bool,
+    is_of_calls: bool = False,
+    climbs: bool = False,
 ) -> Iterator[str]:
     if not order:
         yield "Why is not known: nothing else that was recorded left its usual range with it."
@@ -63,6 +73,8 @@ def verdict(
         name, test = _ALL_SINCE, _BOTH_LOSSES
     if is_of_calls:
         name, test = ("gradients that are summed" if best.cause == "optimizer" else "a longer recurrence"), _AS_BEFORE
+    if climbs and best.cause == "optimizer":
+        name, test = "the direction of the updates", _UPHILL
     yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
         yield f"Not known: {text}"
@@ -83,6 +95,7 @@ def remedies(
     are_written: bool = False,
     thawed: Thawed | None = None,
     is_of_calls: bool = False,
+    climbs: bool = False,
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
     is_named = bool(order) and (order[0].weight >= LIKELY or order[0].cause == "data")
@@ -234,6 +247,14 @@ def remedies(
             "meant to end: all of a gradient is in the update without it.",
             clip, because,
         )  # fmt: skip
+    elif cause == "optimizer" and climbs and not are_written:
+        yield Remedy(
+            "Look for a sign: maximize in the optimizer's groups, a learning rate or a limit of a clip (by norm, or by "
+            "a share of the weights) that has fallen below 0, a minus before the loss. If there is none, lower the "
+            "learning rate.",
+            "for group in optimizer.param_groups:\n    print(group['lr'], group.get('maximize'))", because,
+        )  # fmt: skip
+        yield Remedy(f"Go back to a checkpoint from before step {step}.", "", because)
     elif cause == "optimizer" and are_written:
         yield Remedy(
             "Save and load the whole state of what writes to the weights besides the optimizer (Lookahead's slow "

@@ -22,6 +22,7 @@ from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, 
 from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
+from rangewatch_server.rules.loss.spike.climb import climb, of_climb
 from rangewatch_server.rules.loss.spike.dead_units import dead_layer, idle_experts
 from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
@@ -99,6 +100,7 @@ def explained(
         *of_mode(evidence, step), *anew, *written, *restored, *calls,
         *(each.candidate for each in (term, idle, dead) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
+        *of_climb(evidence, name, step, has_rate=rate is not None),
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
             evidence, name, rank, step, outputs, gradients,
@@ -117,13 +119,16 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
+    climbs = rate is None and climb(evidence, name, step) is not None
     is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
+    if place is None and first.cause == "learning_rate" and thawed is not None:
+        place = _gradient(evidence, thawed.fqn)  # of a rate for what is trained since
     for each in (term, dead, idle):
         place = each.entry if each is not None and first.cause == each.candidate.cause else place
     sentences = [
         *verdict(
-            order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls
+            order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls, climbs=climbs
         ),
         *([whose] if whose else []),
         *(f"Attention logits left their band with it: {name_of(evidence, each)}." for each in logits[:1]),
@@ -137,6 +142,7 @@ def explained(
                 are_written=bool(written or restored),
                 thawed=thawed,
                 is_of_calls=is_of_calls,
+                climbs=climbs,
             )
         ),
         None if place is None else place.fqn, None if place is None else place.kind, rank,
@@ -184,16 +190,17 @@ def _odd_rank(evidence: Evidence, name: str | None, step: int, usual: float) -> 
 def _place(
     evidence: Evidence, cause: str, outputs: list[Riser], ratio: Riser | None, rate: Rate | None
 ) -> TensorEntry | None:
-    entries = evidence.tensors.entries
     if cause == "learning_rate" and rate is not None and rate.group is not None:
-        first = rate.first
-        return next(
-            (each for each in map(entries.__getitem__, tensors_of(evidence, "grad")) if each.fqn == first), None
-        )
+        return _gradient(evidence, rate.first)
     if cause != "weight":
         return None
     riser = ratio or next(iter(outputs), None)
     return None if riser is None else evidence.tensors.entries[riser.tensor]
+
+
+def _gradient(evidence: Evidence, fqn: str | None) -> TensorEntry | None:
+    entries = evidence.tensors.entries
+    return next((each for each in map(entries.__getitem__, tensors_of(evidence, "grad")) if each.fqn == fqn), None)
 
 
 def _written_place(evidence: Evidence, outputs: list[Riser]) -> TensorEntry | None:
