@@ -189,3 +189,22 @@ def test_updates_that_became_far_smaller(recording: Recording, groups: tuple[str
     recording.write(LAYERS, STEPS, series=series, events=sent)
     found = [each for each in recording.diagnose(CHANGED).findings if each.subject == "shrunk"]
     assert len(found) == count
+
+
+@pytest.mark.parametrize(
+    ("given", "scaled", "count"), [(np.nan, False, 1), (np.inf, False, 1), (0.5, False, 0), (np.nan, True, 0)]
+)
+def test_the_last_update_of_a_run(recording: Recording, given: float, scaled: bool, count: int) -> None:
+    """No forward comes after it."""
+    taken = np.full(40, 0.5)
+    taken[-1] = given
+    recording.write(
+        [tensor("a.weight", "grad", 0, "float32")], 40, {"amax": np.where(np.arange(40) == 39, 0.0, 0.5)},
+        series={"loss": 1.0, "sampled_gradient": taken} | ({"loss_scale": 1.0} if scaled else {}), loss_scaled=scaled,
+        events=[events.event(events.SampledWeights(("a.weight",), True), 1, 2)],
+    )  # fmt: skip
+    found = recording.diagnose(CHANGED).findings
+    assert [(each.step, each.facts["cause_class"], each.severity) for each in found] == [
+        (39, "clip", "critical")
+    ] * count
+    assert all("0 divided by its own norm" in each.evidence[1] for each in found)

@@ -13,6 +13,7 @@ from rangewatch_server.core import deadline
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.gradients.last_update import last_update
 from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
 from rangewatch_server.rules.loss.series import NORMS, TAKEN, loss_name
 from rangewatch_server.rules.loss.spike.bands import loss_left
@@ -66,9 +67,11 @@ class Jump(msgspec.Struct, frozen=True):
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each: the first step at which they are far larger, and updates that are far smaller."""
+    """At most one finding of each: the first step at which they are far larger, updates that are far smaller, and a
+    last update that nothing comes after."""
     yield from _grown(evidence, limits["factor"])
     yield from shrunk(evidence)
+    yield from last_update(evidence)
 
 
 def _grown(evidence: Evidence, factor: float) -> Iterator[Finding]:
@@ -292,8 +295,8 @@ RULE = Rule(
     explanation="The norm by which gradients were clipped jumped far beyond what the gradients allow that the ranks' "
     "backwards made. The reduction over ranks, a communication hook or code of the loop changed them; the clip then "
     "hides it, since all updates are of one size after it. Or what the optimizer was given of one small parameter "
-    "jumped so. Or SGD's updates became a thousand times smaller than rate "
-    "and gradient make them, as where gradients are divided by the loss scale twice. The norm is that of torch's own "
+    "jumped so. Or the optimizer is given a thousandth of what the backward made, as where gradients are divided by "
+    "the loss scale twice; or, with the last update of a run, NaN or Inf. The norm is that of torch's own "
     "clip_grad_norm_ (torch 2.6 or newer), or one logged as grad_norm; all of it needs the kind `grad`.",
     check=check,
     thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),
