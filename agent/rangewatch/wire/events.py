@@ -125,7 +125,9 @@ class Optimizers(Details, frozen=True):
     `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
     `second_beta` its second in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of
     which `decay_of` is the first parameter, that the decay takes with one update, or adds to it where it is below 0; 0
-    where it is not far too large. `maximizes`: any group steps along its gradient and not against it.
+    where it is not far too large. `maximizes`: any group steps along its gradient and not against it. `switched`:
+    modules that have an attribute requires_grad of the value `switched_to`, as torch's have none, all of whose
+    parameters are the other way.
     """
 
     KIND = "optimizers"
@@ -149,6 +151,8 @@ class Optimizers(Details, frozen=True):
     decay_part: float = 0.0
     decay_of: str = ""
     maximizes: bool = False
+    switched: tuple[str, ...] = ()
+    switched_to: bool = False
 
 
 class UntiedWeights(Details, frozen=True):

@@ -385,6 +385,16 @@ def test_adapters_that_no_optimizer_has(recording: Recording, frozen: int, sever
     assert (found.tensor, found.severity, found.facts["cause_class"]) == ("q.lora_A", severity, "optimizer")
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_requires_grad_that_was_set_on_a_module(recording: Recording, value: bool) -> None:
+    known = events.Optimizers(("AdamW",), trainable_count=2, switched=("body.0", "body.2"), switched_to=value)
+    before = events.event(events.Optimizers(("AdamW",), trainable_count=2), 1, 2)
+    recording.write([tensor("a.weight", "grad", 0)], 130, events=[before, events.event(known, 1, 64)])
+    (found,) = recording.diagnose(RULE).findings
+    assert (found.tensor, found.step, found.facts["cause_class"]) == ("body.0", 64, "no_gradient")
+    assert f"requires_grad_({value})" in found.remedy[0].code
+
+
 def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> None:
     """That is no layer which is to be unfrozen later: it is said soon, and though more than half are so."""
     grads = [tensor("table.weight", "grad", 0, "float32"), tensor("head.weight", "grad", 1, "float32")]

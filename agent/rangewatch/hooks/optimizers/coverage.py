@@ -127,6 +127,7 @@ class OptimizerCoverage(StepReader):
         self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
         never = silent - self._ever_reached
         unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in never] if is_reached else []
+        switched, switched_to = _switched(model)
         in_use = list(self._optimizers.in_use())
         part, decayed = _decay(in_use)
         return Optimizers(
@@ -150,9 +151,26 @@ class OptimizerCoverage(StepReader):
                 group.get("maximize") is True for each in in_use for group in getattr(each, "param_groups", ())
             ),
             second_beta=moving[1],
+            switched=switched,
+            switched_to=switched_to,
             decay_part=part if _is_reported(part) else 0.0,
             decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if _is_reported(part) else "",
         )
+
+
+def _switched(model: nn.Module) -> tuple[tuple[str, ...], bool]:
+    """Names of modules whose attribute requires_grad, which is the loop's own, is the opposite of what all their
+    parameters have; and its value, of the first."""
+    found = []
+    for name, module in model.named_modules():
+        wanted = vars(module).get("requires_grad")
+        if isinstance(wanted, bool):
+            have = {each.requires_grad for each in module.parameters()}
+            if have == {not wanted}:
+                found.append((name, wanted))
+    value = found[0][1] if found else False
+    same = [sendable(name)[: limits.NAME_CHARACTERS] for name, wanted in found if wanted == value]
+    return tuple(same[: limits.ACCOUNT_NAMES]), value
 
 
 def _without_gradient(optimizers: Iterable[Any], present: Container[int]) -> int:

@@ -22,6 +22,7 @@ from rangewatch_server.rules.recent import SQUARES, Array, History, history, onl
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 from rangewatch_server.rules.updates.frozen_updates import frozen
 from rangewatch_server.rules.updates.idle_group import idle_group
+from rangewatch_server.rules.updates.module_switch import module_switch
 from rangewatch_server.rules.updates.same_bits import same_bits
 
 LASTING = 3
@@ -51,9 +52,10 @@ second: one that took the place of another, which an optimizer has."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of six: values that stay, or learning rates of 0 that leave them as they are; updates
-    without anything of the gradients, or of a parameter that they leave as it is; weights that no attached optimizer
-    has and nothing changes; parameters of no optimizer; and those no backward reaches.
+    """At most one finding of each of seven: values that stay, or learning rates of 0 that leave them as they are;
+    updates without anything of the gradients, or of a parameter that they leave as it is; weights that no attached
+    optimizer has and nothing changes; parameters of no optimizer; those no backward reaches; and what an attribute was
+    to freeze or thaw.
     """
     newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
     zero_rate = next((newest[rank] for rank in sorted(newest) if newest[rank][1].zero_rate_steps), None)
@@ -79,6 +81,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         yield _left_out(evidence, *left_out)
     if unreached is not None:
         yield _unreached(evidence, *unreached)
+    yield from module_switch(evidence)
 
 
 def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding | None:
@@ -695,8 +698,8 @@ RULE = Rule(
     "have it, has a learning rate of 0 for it, or its updates are lost in rounding (needs the kind weight). Or no "
     "optimizer has it, or an optimizer has it and no backward reaches it, or all learning rates have been 0 for 64 "
     "steps, which the agent reports at any level; or nothing of the gradients is in an Adam's updates any more, as "
-    "once its squares are Inf. Of several ranks the checksums show it by which they are compared: "
-    "no rank changes any part of it.",
+    "once its squares are Inf; or requires_grad was set on a module, where it does nothing. Of several "
+    "ranks the checksums show it by which they are compared: no rank changes any part of it.",
     check=check,
     thresholds=(),
     explains=("loss_plateau",),

@@ -65,6 +65,20 @@ def test_momentum_and_betas(ingest: IngestDouble, make: Any, expected: tuple[flo
     assert {(each.momentum, each.second_beta) for each in reported(ingest)} == {expected}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("frozen", True, (("frozen",), True)), ("body", False, (("body",), False)), ("frozen", False, ((), False)),
+        ("body", True, ((), False)), ("", True, ((), False)), ("body", "yes", ((), False)),
+    ],
+)  # fmt: skip
+def test_requires_grad_of_a_module(ingest: IngestDouble, name: str, value: Any, expected: Any) -> None:
+    model = Net()
+    model.get_submodule(name).requires_grad = value
+    train(ingest, model, [torch.optim.SGD(model.parameters(), 0.1)], 4)
+    assert {(each.switched, each.switched_to) for each in reported(ingest)} == {expected}
+
+
 @pytest.mark.parametrize("maximize", [True, False])
 def test_whether_it_maximizes(ingest: IngestDouble, maximize: bool) -> None:
     model = nn.Linear(2, 1)
