@@ -87,6 +87,25 @@ def test_first_losses_that_are_none(recording: Recording, loss: float, amax: flo
     assert recording.diagnose(initial_loss.RULE).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("gains", "loss", "count"),
+    [((8, 7, 6, 5), 2.7, 1), ((8, 7, 6, 0.8), 2.7, 0), ((1.5, 1, 1, 1), 2.7, 0), ((8, 7, 6, 5), 1.0, 0)],
+    ids=["all of them", "not all", "as usual", "near chance"],
+)
+def test_weights_of_deviation_1_behind_norms(recording: Recording, gains: Any, loss: float, count: int) -> None:
+    """Of two classes the first loss is not far above chance."""
+    model, sizes = [], []
+    for at, gain in enumerate(gains):
+        model.append(tensor(f"{at}.norm", call_index=2 * at, dtype="float32", module="LayerNorm"))
+        model.append(tensor(f"{at}.linear", call_index=2 * at + 1, dtype="float32", module="Linear"))
+        sizes += [3.0, 3.0 * gain]
+    losses = np.linspace(loss, 0.5 * loss, 100)
+    known = [event(LossFunction("nll", 2), 1, 0)]
+    recording.write(model, 100, {"amax": np.array(sizes)[:, np.newaxis]}, series={"loss": losses}, events=known)
+    found = recording.diagnose(initial_loss.RULE).findings
+    assert [(each.severity, each.facts["cause_class"]) for each in found] == [("warning", "weight")] * count
+
+
 STEPS = 260
 READ = [1, 2, 4, 8, 16, *range(32, STEPS, 32)]
 

@@ -47,6 +47,15 @@ FAR, EACH, FEWEST = 20.0, 2.0, 3
 output is (median of so many layers and more): all weights are too large then."""
 
 
+HIGH, LEAST, MEDIAN, LAYERS = 2.0, 2.0, 4.0, 4
+"""Or so many times chance alone, as of a few classes behind norms, where every one of so many layers and more, and
+their median, are so many times as large: of layers as they are initialised it is 0.5 to 1.5. Only while the loss is no
+better than chance."""
+
+STILL = 64
+"""Steps after which that is asked."""
+
+
 class Logits(msgspec.Struct, frozen=True):
     """The output of a linear layer over all classes, at the first step, and what comes before it."""
 
@@ -69,7 +78,16 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     values = evidence.series(name, start, start + FIRST)
     values, chance = values[np.isfinite(values)], float(np.log(known.classes))
-    if not len(values) or not values[0] >= max(limits["factor"] * chance, chance + ABOVE):
+    if not len(values) or not values[0] >= HIGH * chance:
+        return
+    gains = gains_of(evidence, start)
+    factors = [each.factor for each in gains]
+    usual = float(np.median(factors)) if len(gains) >= FEWEST else 0.0
+    if values[0] < max(limits["factor"] * chance, chance + ABOVE):
+        medians = first_and_last(evidence, FEW) if evidence.whole_stop - start >= STILL else None
+        is_behind = medians is not None and medians[1] >= chance
+        if is_behind and len(gains) >= LAYERS and min(factors) >= LEAST and usual >= MEDIAN:
+            yield from _of_weights(evidence, gains, usual, name, float(values[0]), chance, known.classes, start)
         return
     size = _input_size(evidence, start)
     if size >= LARGE_INPUT:
@@ -79,8 +97,6 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if logits is not None and logits.gain >= GAIN and 2 * logits.amax >= values[0] - chance:
         yield _finding(evidence, logits, name, float(values[0]), chance, known.classes, start)
         return
-    gains = gains_of(evidence, start)
-    usual = float(np.median([each.factor for each in gains])) if len(gains) >= FEWEST else 0.0
     if values[0] >= FAR * chance and usual >= EACH:
         yield from _of_weights(evidence, gains, usual, name, float(values[0]), chance, known.classes, start)
 
