@@ -1,6 +1,6 @@
 """Trainings by somebody who had not read the rules, and what Rangewatch says of them.
 
-    python bench/unseen.py [--only PATTERN ...] [--folder bench/held_out_scripts] [--full]
+    python bench/unseen.py [--only PATTERN ...] [--folder bench/held_out/28] [--full]
 
 Each script of `unseen_scripts/` is run as a user would run it: a process of its own, or two gloo ranks, with the real
 agent at its default options (but for its budget, so that a busy machine changes nothing) and one real server. The
@@ -27,58 +27,9 @@ Only those first figures are held out. Rules have been mended since by what thes
 like those of `tests/faults`. To measure again have new ones written, by somebody who has not read the rules; and never
 change an expectation here because of what was said.
 
-`held_out_scripts/` were: 24 of other families, the 14 faults after public reports that each script cites. Their author
-had read three headers of `unseen_scripts/` and no rule. Measured once, on 2026-11-23, with the rules of 181101c:
-of the 14 with a fault 13 right, none weak, 1 wrong; all 10 healthy ones quiet. Script by script, and what these figures
-are worth: bench/README.md.
-
-`held_out_scripts_2/` are thirty by yet another author, meant to be of quiet faults. Measured once, on 2026-11-24, with
-the rules of 91e0fe7: of 20 with a fault 4 right, 2 weak, 14 wrong; 9 of 10 healthy ones quiet. Rules have been made for
-their classes since, so that they are tests, too.
-
-`held_out_scripts_3/` are thirty by a third author. Measured once, on 2026-11-24, with the rules of f18717d: of 20 with
-a fault 7 right, 2 weak, 11 wrong; 9 of 10 healthy ones quiet.
-
-`held_out_scripts_4/` are thirty-six by a fourth author, half of the faults loud and half quiet. Measured once, on
-2026-11-25, with the rules of 67a142b: of 24 with a fault 12 right, 0 weak, 12 wrong; 12 of 12 healthy ones quiet.
-
-`held_out_scripts_5/` are thirty-six by a fifth author, of the same kind. Measured once, on 2026-11-26, with the rules
-of 4dd7203: of 24 with a fault 9 right, 3 weak, 12 wrong; 12 of 12 healthy ones quiet.
-
-`held_out_scripts_6/` are thirty-six by a sixth author, of the same kind. Measured once, on 2026-11-26, with the rules
-of a8f27fc: of 24 with a fault 17 right, 0 weak, 7 wrong; 12 of 12 healthy ones quiet. Tests since 2026-11-27.
-
-`held_out_scripts_7/` are thirty-six by a seventh author, of the same kind. Measured once, on 2026-11-27, with the rules
-of b1864b1: of 24 with a fault 11 right, 1 weak, 12 wrong; 12 of 12 healthy ones quiet. Tests since then.
-
-`held_out_scripts_8/` and `held_out_scripts_9/` are thirty-six each by two authors who were given the classes of faults
-that the repository has. Measured once each, on 2026-11-27: with the rules of 71983a7 15 of 24 right, 1 weak, 8 wrong,
-10 of 12 healthy ones quiet; with those of 0ffbbd6 13 of 24 right, 11 wrong, 10 of 12 quiet. Tests since then.
-
-`held_out_scripts_10/` are thirty-six by a tenth author, who was asked for the mistakes that are reported most often.
-Measured once, on 2026-11-27, with the rules of b29715c: of 24 with a fault 14 right, 1 weak, 9 wrong; 11 of 12 healthy
-ones quiet. Tests since then.
-
-`held_out_scripts_11/` to `_14/` are thirty-six each, the last twenty-nine, by four more authors: 28 faults drawn by
-chance from those of `tests/faults`, by name alone, each in another training. Measured once each, on 2026-11-28, the
-misses of one mended before the next: 17, 16 and 20 of 28 right, 14 of 24; 28 of 29 healthy ones quiet. Tests since
-then.
-
-`held_out_scripts_15/` to `_17/` are of the same kind, drawn anew, by three more authors. Measured once each, on
-2026-11-28: 18 of 28 right (14 by the letter of its places), then, with the same rules, 11 of 16 and 16 of 24; 17 of 18
-healthy ones quiet. Tests since then.
-
-`held_out_scripts_18/` to `_20/` are forty each of the same kind, from new draws, by three more authors. Measured once
-each, on 2026-11-28, the misses of one mended before the next: 22 of 31, 25 of 32 and 25 of 31 right; all 26 healthy
-ones quiet. Tests since then.
-
-`held_out_scripts_21/` to `_25/` are forty each of the same kind, from new draws, by five more authors. Measured once
-each, on 2026-11-28, the misses of one mended before the next: 26, 24, 23, 26 and 23 of 32 right; all 40 healthy ones
-quiet. Tests since then.
-
-`held_out_scripts_26/` and `_27/` are of the same kind, by two more authors, and `_28/` by one who was asked for what is
-met most often. Measured once each, on 2026-11-28: 26 of 32, 26 of 31 and 21 of 32 right, 1 weak; all 24 healthy ones
-quiet. Tests since then.
+`held_out/` has more such sets, `--folder bench/held_out/28`: each was written by another author, committed before its
+first run and measured once with the rules of its time, and is a test since. What each showed, script by script, and
+what the figures are worth: bench/README.md, "Held-out trainings".
 """
 
 from __future__ import annotations
