@@ -270,6 +270,11 @@ def one_class(recording: Recording) -> None:
     )
 
 
+def padding_read(recording: Recording) -> None:
+    share = 0.6 + 0.1 * np.sin(np.arange(STEPS))
+    recording.write(WEIGHTS, STEPS, series={"loss": 0.69, "token_share": share, "attention_share": 1 - share})
+
+
 def step_counts(recording: Recording) -> None:
     def counts(rank: int, place: along.Place) -> Any:
         return along.AT + 1.0 - 10.0 * ((along.AT >= 41) & (rank == 3))
@@ -789,6 +794,7 @@ ALL = (
     Example("repeated_order", "", same_order),
     Example("repeated_random", "", same_random),
     Example("sorted_classes", "", one_class),
+    Example("padding_mask", "", padding_read),
     Example("schedule_restarted", "", starts_over),
     Example("schedule_turned", "", turns),
     Example("schedule_begins_high", "", begins_high),

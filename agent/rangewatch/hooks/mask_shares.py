@@ -1,4 +1,5 @@
-"""Series `mask_share`, `added_mask_share` and `attention_share`: how much the masks of a step leave, by samples.
+"""Series `mask_share`, `added_mask_share`, `attention_share` and `token_share`: how much the masks of a step leave, and
+how much of what the model is given is no padding, by samples.
 
 A mask that is turned around, or left out, makes no value large and none NaN: only the loss shows it. So of the step's
 first forward in training the first input that is a mask is read (booleans, or a matrix of whole numbers that are all 0
@@ -7,7 +8,8 @@ whatever it looks like. Where there is none, in host memory, the first matrix of
 what masks when it is added, as the share of what does not, whatever two values it holds since: what holds more is
 something else that is given in its place. And of the step's first `scaled_dot_product_attention` the share of places
 that its mask lets be read, 1 where it has none. Torch's Transformer layers call that; `nn.MultiheadAttention` does with
-`need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then.
+`need_weights=False` alone, and its own function is not wrapped: TorchScript could not compile it then. Where an
+embedding of the model has a `padding_idx`, the share of the first matrix of ids that is something else is beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from rangewatch.recording.observer import (
 )
 from rangewatch.recording.tensor_names import leaves
 
-GIVEN, ADDED, ATTENDED = "mask_share", "added_mask_share", "attention_share"
+GIVEN, ADDED, ATTENDED, TOKENS = "mask_share", "added_mask_share", "attention_share", "token_share"
 
 MASKED = -9_999.0
 """What is added to logits and is no higher masks them: -inf, the lowest number of a dtype, -1e9, or BERT's -10,000. A
@@ -53,6 +55,7 @@ FIRST_STEPS, SEARCHED_EVERY = 8, 32
 """First steps of a run, and steps between two, in which matrices of floats are looked at for one that is added."""
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_IDS = (torch.int32, torch.int64)
 _READ = (None, BOOL, INTEGER)
 _CAUSAL = 0.5
 """Where each place reads those before it, and of few places a little more."""
@@ -75,6 +78,7 @@ class MaskShares(StepReader, InputListener):
         self._place: int | None = None
         """Of the mask that is added among the matrices of floats that the model is given."""
         self._has_attended = True
+        self._padding: int | None = None
         self.listener = TimedHook(guard, "masks", self._attended, observer.cost)
         SDPA.listen(self.listener)
 
@@ -109,6 +113,20 @@ class MaskShares(StepReader, InputListener):
             self._values.record(GIVEN, self._step, share)
         elif len(tensors) > 1:
             self._given_to_add([each for each in tensors if each.is_floating_point() and each.dim() > 1])
+        self._given_tokens(tensors)
+
+    def _given_tokens(self, tensors: list[Tensor]) -> None:
+        if self._step < FIRST_STEPS or not self._step % SEARCHED_EVERY:
+            embeddings = (each for each in list(self._fqns) if isinstance(each, nn.Embedding))
+            paddings = (each.padding_idx for each in embeddings if each.padding_idx is not None)
+            self._padding = next(paddings, None)
+        padding = self._padding
+        ids = next((each for each in tensors if each.dtype in _IDS and each.dim() > 1), None)
+        if padding is None or ids is None:
+            return
+        share = self._share(ids, lambda part: (part != padding).float().mean(), is_mask=False)
+        if share is not None:
+            self._values.record(TOKENS, self._step, share)
 
     def _given_to_add(self, matrices: list[Tensor]) -> None:
         if self._place is None and (self._step < FIRST_STEPS or not self._step % SEARCHED_EVERY):
@@ -144,7 +162,9 @@ class MaskShares(StepReader, InputListener):
                 self._values.record(ATTENDED, self._step, share)
 
     @torch.no_grad()
-    def _share(self, mask: Tensor, shares: Callable[[Tensor], Tensor]) -> Tensor | float | None:
+    def _share(
+        self, mask: Tensor, shares: Callable[[Tensor], Tensor], *, is_mask: bool = True
+    ) -> Tensor | float | None:
         """None where it cannot be read now, or on a GPU is not."""
         if type(mask) is not Tensor or why_unobservable(mask) not in _READ:
             return None
@@ -154,7 +174,7 @@ class MaskShares(StepReader, InputListener):
         if is_on_device and self._step % ON_DEVICE:
             return None
         part = sampled(_one_of_alike(mask.detach()))
-        if part is None or (not is_on_device and _is_of_tokens(part)):
+        if part is None or not part.numel() or (is_mask and not is_on_device and _is_of_tokens(part)):
             return None
         share = shares(part)
         if is_on_device:

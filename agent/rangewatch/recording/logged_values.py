@@ -44,6 +44,7 @@ OWN_SERIES = frozenset(
         "mask_share",
         "added_mask_share",
         "attention_share",
+        "token_share",
     }
     | {"input_rms", "input_rms_1", "input_rms_2"}
     | {"memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"}

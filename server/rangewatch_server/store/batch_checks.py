@@ -50,7 +50,9 @@ MERGES = ("max", "min", "sum")
 MAX_SERIES_S = 1e9  # of one step: 32 years
 PHASES = ("data_wait", "forward", "backward", "exposed_comm", "optimizer", "other")
 SERIES_BOUNDS = (
-    dict.fromkeys(("skipped_step", "weights_finite", "mask_share", "added_mask_share", "attention_share"), 1.0)
+    dict.fromkeys(
+        ("skipped_step", "weights_finite", "mask_share", "added_mask_share", "attention_share", "token_share"), 1.0
+    )
     | dict.fromkeys(("eval_passes", "eval_nonfinite", "bad_norms", "untrained_norms"), MAX_COUNT)
     | dict.fromkeys(("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"), MAX_COUNT)
     | dict.fromkeys(("process_resident_bytes", "process_resident_peak_bytes"), MAX_COUNT)

@@ -183,3 +183,26 @@ def test_values_that_are_given_in_its_place_are_no_mask(ingest: IngestDouble) ->
 
 def test_of_booleans_beside_it_nothing_is_added(ingest: IngestDouble) -> None:
     assert shares(ingest, Attends(), "added_mask_share", ADDED, LEFT) == set()
+
+
+class Reads(nn.Module):
+    """Token ids, through an embedding."""
+
+    def __init__(self, padding: int | None) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(40, WIDTH, padding_idx=padding), nn.Linear(WIDTH, 1)
+
+    def forward(self, ids: Tensor, *_: Tensor) -> Tensor:
+        return self.head(self.words(ids)).mean()
+
+
+@pytest.mark.parametrize(("padding", "expected"), [(0, {SHARE}), (3, {1.0}), (None, set[float]())])
+def test_of_tokens_that_are_no_padding(ingest: IngestDouble, padding: int | None, expected: set[float]) -> None:
+    model = Reads(padding)
+    ids = torch.where(LEFT, 7, 0)
+    with rangewatch.attach(model, optimizer := torch.optim.SGD(model.parameters(), 0.1), url=ingest.url, run="words"):
+        for _ in range(3):
+            model(ids, LEFT).backward()
+            optimizer.step()
+    assert set(ingest.series("token_share").values()) == expected
+    assert set(ingest.series("mask_share").values()) == {SHARE}
