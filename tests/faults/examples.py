@@ -726,7 +726,7 @@ def around_updates(
 
 def far_from_zero(recording: Recording) -> None:
     known = event(Optimizers(("Adam",)), 1, 2)
-    model = [tensor("beacons", "grad", 0, "float32")]
+    model = [tensor("beacons.weight", "grad", 0, "float32")]
     around_updates(recording, model, 4096, 4096, 0, 4.8e6, 0.05, known)
 
 

@@ -122,10 +122,11 @@ class Optimizers(Details, frozen=True):
     `orphan_count`: parameters of the optimizers that are none of the model's and have no gradient, though some of the
     model's have. `frozen_count`: parameters of the model that require no gradient.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
-    `weight_decay`: the largest of any group; 0: none. `momentum`: the largest of any group, or Adam's first beta, and
+    `weight_decay`: the largest of any group; 0: none. `is_decoupled`: any of them takes it from the weights themselves
+    by an option of its class. `momentum`: the largest of any group, or Adam's first beta, and
     `second_beta` its second in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of
     which `decay_of` is the first parameter, that the decay takes with one update, or adds to it where it is below 0; 0
-    where it is not far too large. `maximizes`: any group steps along its gradient and not against it. `switched`:
+    where it is not far too large. `maximizes`: all groups step along their gradients, not against them. `switched`:
     modules that have an attribute requires_grad of the value `switched_to`, as torch's have none, all of whose
     parameters are the other way.
     """
@@ -146,6 +147,7 @@ class Optimizers(Details, frozen=True):
     frozen_count: int = 0
     initial_lr: float = 0.0
     weight_decay: float = 0.0
+    is_decoupled: bool = False
     momentum: float = 0.0
     second_beta: float = 0.0
     decay_part: float = 0.0

@@ -192,19 +192,22 @@ def test_updates_that_became_far_smaller(recording: Recording, groups: tuple[str
 
 
 @pytest.mark.parametrize(
-    ("given", "scaled", "count"), [(np.nan, False, 1), (np.inf, False, 1), (0.5, False, 0), (np.nan, True, 0)]
+    ("given", "scaled", "other", "count"),
+    [(np.nan, False, 0, 1), (np.inf, False, 0, 1), (0.5, False, 0, 0), (np.nan, True, 0, 0), (np.nan, False, 3, 0)],
+    ids=["NaN", "Inf", "finite", "a scaler leaves it out", "another gradient was NaN"],
 )
-def test_the_last_update_of_a_run(recording: Recording, given: float, scaled: bool, count: int) -> None:
+def test_the_last_update_of_a_run(recording: Recording, given: float, scaled: bool, other: int, count: int) -> None:
     """No forward comes after it."""
-    taken = np.full(40, 0.5)
-    taken[-1] = given
+    taken, update, bad, amax = np.full(40, 0.5), np.full(40, 0.01), np.zeros((2, 40)), np.full((2, 40), 0.5)
+    taken[-1], update[-1], bad[1, -1], amax[0, -1] = given, np.nan, other, 0.0
+    series = {"loss": 1.0, "sampled_gradient": taken, "sampled_update": update}
     recording.write(
-        [tensor("a.weight", "grad", 0, "float32")], 40, {"amax": np.where(np.arange(40) == 39, 0.0, 0.5)},
-        series={"loss": 1.0, "sampled_gradient": taken} | ({"loss_scale": 1.0} if scaled else {}), loss_scaled=scaled,
-        events=[events.event(events.SampledWeights(("a.weight",), True), 1, 2)],
+        [tensor("a.weight", "grad", 0, "float32"), tensor("b.weight", "grad", 1, "float32")], 40,
+        {"amax": amax, "nan_count": bad}, loss_scaled=scaled,
+        series=series | ({"loss_scale": 1.0} if scaled else {}),
+        events=[events.event(SampledWeights(("a.weight",), True), 1, 2)],
     )  # fmt: skip
     found = recording.diagnose(CHANGED).findings
-    assert [(each.step, each.facts["cause_class"], each.severity) for each in found] == [
-        (39, "clip", "critical")
-    ] * count
+    expected = [(39, "clip", "critical")] * count
+    assert [(each.step, each.facts["cause_class"], each.severity) for each in found] == expected
     assert all("0 divided by its own norm" in each.evidence[1] for each in found)

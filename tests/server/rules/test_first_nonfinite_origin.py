@@ -451,4 +451,4 @@ def test_what_the_loader_gave_says_where_an_input_turned_bad(
     more = {} if loaded is None else {"loaded": loaded}
     finding = found(recording, UP, seen(MODEL[UP], inputs=given, model_inputs=given, **more))
     assert finding.facts["cause_class"] == cause and words in text(finding)
-    assert ("leave out" in finding.remedy[0].text) == (cause == "data")
+    assert ("sample" in finding.remedy[0].text) == (cause == "data")

@@ -349,7 +349,7 @@ def test_a_loss_that_rises_with_the_only_write_to_the_weights(recording: Recordi
     assert [(each.step, each.facts["cause_class"]) for each in found] == [(100, "weight")] * (count == 1)
 
 
-@pytest.mark.parametrize(("size", "severity"), [(1.3e-4, "warning"), (0.5, "info"), (0.0, "info")])
+@pytest.mark.parametrize(("size", "severity"), [(1.3e-4, "warning"), (0.0045, "info"), (0.5, "info"), (0.0, "info")])
 def test_a_classifier_whose_inputs_are_next_to_nothing(recording: Recording, size: float, severity: str) -> None:
     loss = np.log(4) + 0.01 * np.sin(np.arange(240))
     known = [events.event(events.LossFunction("nll", 4), 1, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rangewatch.wire.events import Optimizers, event
 from rangewatch_server.rules.nonfinite import first_nonfinite
 from rangewatch_server.rules.rule import Finding
 from tests.server.rules.conftest import Recording, tensor
@@ -39,3 +40,10 @@ def test_a_step_that_the_scaler_was_to_leave_out(recording: Recording) -> None:
 
 def test_far_below_the_limit_an_operation_made_it(recording: Recording) -> None:
     assert "sqrt" in found(recording, 5.0, 20).remedy[0].text
+
+
+def test_the_scaler_does_not_see_what_no_optimizer_has(recording: Recording) -> None:
+    known = event(Optimizers(("SGD",), left_out=("head.weight",), left_out_count=1, trainable_count=3), 1, 0)
+    series = {"loss_scale": 1024.0, "skipped_step": 0.0}
+    finding = found(recording, 5.8e4, 20, series=series, loss_scaled=True, events=[known])
+    assert finding.facts["cause_class"] == "backward_arithmetic"

@@ -57,12 +57,16 @@ def test_a_decay_below_0_makes_weights_grow(recording: Recording) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "decay", "last", "severity"),
-    [("Adam", 5.0, 1.1, "warning"), ("Adam", 5.0, 0.3, "info"), ("Adam", 0.1, 1.1, ""), ("AdamW", 5.0, 1.1, "")],
-)
+    [
+        ("Adam", 5.0, 1.1, "warning"), ("Adam", 5.0, 0.3, "info"), ("Adam", 0.1, 1.1, ""), ("AdamW", 5.0, 1.1, ""),
+        ("Adam, decoupled", 1.0, 1.1, ""),
+    ],
+)  # fmt: skip
 def test_a_decay_that_outweighs_gradients(
     recording: Recording, optimizer: str, decay: float, last: float, severity: str
 ) -> None:
-    sent = events.event(Optimizers((optimizer,), weight_decay=decay), 1, 2)
+    name, _, is_decoupled = optimizer.partition(", ")
+    sent = events.event(Optimizers((name,), weight_decay=decay, is_decoupled=bool(is_decoupled)), 1, 2)
     recording.write(LAYERS, STEPS, series={"loss": np.linspace(1.1, last, STEPS)}, events=[sent])
     found = recording.diagnose(SETTINGS).findings
     assert [(each.severity, each.facts["cause_class"]) for each in found] == [(severity, "optimizer")] * bool(severity)

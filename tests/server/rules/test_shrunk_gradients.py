@@ -59,13 +59,17 @@ def test_updates(recording: Recording, given: dict[str, Any], causes: list[str])
 
 @pytest.mark.parametrize(
     ("name", "left", "severity"),
-    [("SGD", 1 / SCALE, "warning"), ("Adam", 1 / SCALE, "info"), ("SGD", 0.01, ""), ("SGD", 1.0, "")],
-)
+    [
+        ("SGD", 1 / SCALE, "warning"), ("Adam", 1 / SCALE, "info"), ("SGD", 0.01, ""), ("SGD", 1.0, ""),
+        ("Adam SGD", 1 / SCALE, ""),
+    ],
+)  # fmt: skip
 def test_what_the_optimizer_is_given(recording: Recording, name: str, left: float, severity: str) -> None:
-    """Of several groups, of which the rates of each are not known; momentum hides it in the updates for a while."""
+    """Of several groups, of which the rates of each are not known; momentum hides it in the updates for a while. Of two
+    optimizers one may be given what the other's loss has left."""
     at = np.arange(STEPS)
     given = BATCHES * np.where(at < 80, 1.0, left)
-    groups = Optimizers((name,), groups=("a.weight", "b.weight"))
+    groups = Optimizers(tuple(name.split()), groups=("a.weight", "b.weight"))
     recording.write(
         TABLE, STEPS, {"amax": (BATCHES * SCALE)[np.newaxis]}, loss_scaled=True,
         series={"loss": 1.0, "lr": 0.1, "sampled_gradient": given, "loss_scale": SCALE},

@@ -375,9 +375,9 @@ def test_a_rate_that_was_zero_moves_nothing(recording: Recording) -> None:
     assert recording.diagnose(RULE).findings == ()
 
 
-@pytest.mark.parametrize(("frozen", "severity"), [(6, "warning"), (0, "info")])
+@pytest.mark.parametrize(("frozen", "severity"), [(6, "warning"), (1, "info"), (0, "info")])
 def test_adapters_that_no_optimizer_has(recording: Recording, frozen: int, severity: str) -> None:
-    """More than half of what could be trained is left out: meant, but where what is to stay is frozen."""
+    """More than half of what could be trained is left out: meant, but where most is frozen, and not a table alone."""
     grads = [tensor(name, "grad", at, "float32") for at, name in enumerate(("q.lora_A", "q.lora_B", "head.weight"))]
     known = events.Optimizers(("AdamW",), ("q.lora_A", "q.lora_B"), 2, trainable_count=3, frozen_count=frozen)
     recording.write(grads, 130, events=[events.event(known, 1, 1)])
@@ -393,6 +393,7 @@ def test_requires_grad_that_was_set_on_a_module(recording: Recording, value: boo
     (found,) = recording.diagnose(RULE).findings
     assert (found.tensor, found.step, found.facts["cause_class"]) == ("body.0", 64, "no_gradient")
     assert f"requires_grad_({value})" in found.remedy[0].code
+    assert "have requires_grad = " in found.summary
 
 
 def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> None:

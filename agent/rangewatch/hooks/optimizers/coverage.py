@@ -9,8 +9,8 @@ token. Learning rates are looked at at the end of each step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any
 from weakref import ref
 
@@ -127,7 +127,7 @@ class OptimizerCoverage(StepReader):
         self._ever_reached.update(fqn for fqn, _ in trainable if fqn not in silent)
         never = silent - self._ever_reached
         unreached = [fqn for fqn, each in trainable if id(each) in taken and fqn in never] if is_reached else []
-        switched, switched_to = _switched(model)
+        switched, switched_to = _switched(named, model, taken)
         in_use = list(self._optimizers.in_use())
         part, decayed = _decay(in_use)
         return Optimizers(
@@ -146,10 +146,12 @@ class OptimizerCoverage(StepReader):
             frozen_count=sum(not each.requires_grad for fqn, each in named if self._selection.has(fqn)),
             initial_lr=next(iter(rates)) if len(rates := set(_numbers(in_use, "initial_lr"))) == 1 else 0.0,
             weight_decay=max(_numbers(in_use, "weight_decay"), default=0.0),
-            momentum=(moving := _momentum(in_use))[0],
-            maximizes=any(
-                group.get("maximize") is True for each in in_use for group in getattr(each, "param_groups", ())
+            is_decoupled=any(
+                group.get("decoupled_weight_decay") for each in in_use for group in getattr(each, "param_groups", ())
             ),
+            momentum=(moving := _momentum(in_use))[0],
+            maximizes=bool(groups := [group for each in in_use for group in getattr(each, "param_groups", ())])
+            and all(group.get("maximize") is True for group in groups),
             second_beta=moving[1],
             switched=switched,
             switched_to=switched_to,
@@ -158,19 +160,31 @@ class OptimizerCoverage(StepReader):
         )
 
 
-def _switched(model: nn.Module) -> tuple[tuple[str, ...], bool]:
+def _switched(
+    named: Sequence[tuple[str, nn.Parameter]], model: nn.Module, taken: Container[int]
+) -> tuple[tuple[str, ...], bool]:
     """Names of modules whose attribute requires_grad, which is the loop's own, is the opposite of what all their
-    parameters have; and its value, of the first."""
+    parameters have; and its value, of the first. Of those that were to be frozen such as an optimizer trains. The names
+    are those of the parameters in them, which are without a wrapper's part."""
+    fqns = {id(each): fqn for fqn, each in named}
     found = []
-    for name, module in model.named_modules():
+    for module in model.modules():
         wanted = vars(module).get("requires_grad")
-        if isinstance(wanted, bool):
-            have = {each.requires_grad for each in module.parameters()}
-            if have == {not wanted}:
-                found.append((name, wanted))
+        if not isinstance(wanted, bool):
+            continue
+        own = [each for each in module.parameters() if id(each) in fqns]
+        is_trained = any(id(each) in taken for each in own)
+        if own and {each.requires_grad for each in own} == {not wanted} and (wanted or is_trained):
+            found.append((_common([fqns[id(each)] for each in own]), wanted))
     value = found[0][1] if found else False
     same = [sendable(name)[: limits.NAME_CHARACTERS] for name, wanted in found if wanted == value]
     return tuple(same[: limits.ACCOUNT_NAMES]), value
+
+
+def _common(names: Sequence[str]) -> str:
+    """The innermost module that holds all of these parameters; "" where that is the model."""
+    parts = [each.split(".")[:-1] for each in names]
+    return ".".join(part[0] for part in takewhile(lambda each: len(set(each)) == 1, zip(*parts, strict=False)))
 
 
 def _without_gradient(optimizers: Iterable[Any], present: Container[int]) -> int:

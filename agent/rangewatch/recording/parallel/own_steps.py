@@ -44,8 +44,10 @@ class OwnStepsReport(StepReader):
         self._updates = self._moved = self._least = 0
 
     def begin_step(self, step: int) -> None:
-        """`step` is open."""
+        """`step` is open. What was sent before the first update, such as the parameters, once, says nothing."""
         self._step = step
+        if not self._least and self._traffic is not None:
+            self._moved = self._traffic.moved_bytes() or 0
 
     def before_update(self) -> None:
         """An optimizer is about to update the parameters."""

@@ -296,7 +296,7 @@ RULE = Rule(
     "backwards made. The reduction over ranks, a communication hook or code of the loop changed them; the clip then "
     "hides it, since all updates are of one size after it. Or what the optimizer was given of one small parameter "
     "jumped so. Or the optimizer is given a thousandth of what the backward made, as where gradients are divided by "
-    "the loss scale twice; or, with the last update of a run, NaN or Inf. The norm is that of torch's own "
+    "the loss scale twice; or, with the newest update, NaN or Inf. The norm is that of torch's own "
     "clip_grad_norm_ (torch 2.6 or newer), or one logged as grad_norm; all of it needs the kind `grad`.",
     check=check,
     thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),

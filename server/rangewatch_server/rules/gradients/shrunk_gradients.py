@@ -79,6 +79,9 @@ def _given(evidence: Evidence) -> Finding | None:
     stop = evidence.whole_stop
     if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
         return None
+    newest = next((known for _, known in reversed(evidence.details(Optimizers))), None)
+    if newest is not None and len(newest.classes) > 1:
+        return None  # the backward of one's loss goes through what another trains, as a generator's does
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax",), np.array(sampled[1:]))
     gradient = np.asarray(block.columns["amax"], np.float64).max(axis=0)
     scale = evidence.series("loss_scale", low, stop) if evidence.is_loss_scaled else np.ones(stop - low)

@@ -180,10 +180,10 @@ def _at_load(evidence: Evidence, step: int, before: float, after: float) -> Find
     rank = only_rank(evidence)
     return Finding(
         severity="info", rank=rank, step=step, subject="schedule",
-        summary=f"{place(step, rank)}: the learning rate jumps from {before:.3g} to {after:.3g}, the peak of the run, "
-        "where the optimizer was given a saved state.",
+        summary=f"{place(step, rank)}: the learning rate jumps from {before:.3g} to {after:.3g}, about as high as it "
+        "had been, where the optimizer was given a saved state.",
         evidence=(
-            "Such a state brings its rate along, and it changes from this step on as a schedule does.",
+            "Such a state brings its rate along, and the rate changes from this step on as a schedule does.",
             "Cause (possible): the scheduler was made anew, or what computes the rate counts its steps from 0 again. "
             "Against that: a warm restart behind the best checkpoint looks the same.",
         ),

@@ -64,10 +64,12 @@ def spikes(steps: Array, values: Array, since: int, deviations: float, longest: 
         if steps[at] < since or values[at] <= values[at - 1]:
             continue
         history = values[max(0, at - LOOK_BACK) : at]
+        if values[at] <= float(history[-HISTORY:].max()):
+            continue
         usual = float(np.median(history[-HISTORY:]))
         scatter = MAD * float(np.median(np.abs(history[-HISTORY:] - usual)))
         highest = float(settled(history, usual + deviations * scatter).max())
-        if values[at] <= max(highest, float(history[-HISTORY:].max())):
+        if values[at] <= highest:
             continue
         bar = usual + max(deviations * scatter, ABOVE_HIGHEST * (highest - usual))
         low = np.flatnonzero(values[at : at + longest + 2] <= usual + (values[at] - usual) / 2)
@@ -126,7 +128,10 @@ def _finding(evidence: Evidence, name: str, spike: Spike) -> Finding:
         rank=cause.rank, step=spike.step, subject="loss", tensor=cause.tensor, kind=cause.kind,
         summary=f"{place(spike.step, cause.rank)}: {loss_called(name)} was {spike.level:.4g} for a moment, usually "
         f"{spike.usual:.4g}; it was low again at step {spike.back}.",
-        evidence=(f"Of the steps before the highest was {spike.highest:.4g}.", *cause.sentences),
+        evidence=(
+            f"Of the steps before, but for a fall that they begin with, the highest was {spike.highest:.4g}.",
+            *cause.sentences,
+        ),
         remedy=cause.remedies,
         facts={
             "loss": spike.level, "before": spike.usual, "highest_before": spike.highest, "back_step": spike.back,
@@ -152,9 +157,9 @@ RULE = Rule(
     name="short_spike",
     title="Loss or gradients spiked for a moment",
     severity="info",
-    explanation="For a step or two the loss was far above all before it, or for up to four steps the largest gradient "
-    "was 32 times the highest before, and both were finite. One batch that is bad does that. What stays high is "
-    "reported by other rules.",
+    explanation="For a step or two the loss was far above all before it since it had come down, or for up to four "
+    "steps the largest gradient was 32 times the highest before, and both were finite. One batch that is bad does "
+    "that. What stays high is reported by other rules.",
     check=check,
     thresholds=(
         Threshold("deviations", 8.0, "standard deviations", "How far above its usual value the loss must be."),

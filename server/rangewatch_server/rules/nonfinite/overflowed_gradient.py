@@ -40,7 +40,10 @@ def passes_scaler(case: Case) -> bool:
     evidence = case.evidence
     newest = next((known for _, known in reversed(evidence.details(Optimizers, case.bad.rank))), None)
     is_one = newest is None or len(newest.classes) < 2
-    return evidence.is_loss_scaled and is_one and not is_skipped(evidence, case.bad.step)
+    left_out = newest is not None and (
+        case.entry.fqn in newest.left_out or newest.left_out_count > len(newest.left_out)
+    )  # what no optimizer has the scaler does not see
+    return evidence.is_loss_scaled and is_one and not left_out and not is_skipped(evidence, case.bad.step)
 
 
 def remedies(case: Case) -> Iterator[Remedy]:

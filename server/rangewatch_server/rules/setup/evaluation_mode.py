@@ -155,7 +155,7 @@ def _evaluated_finding(known: EvaluatedInTrain, rank: int, seen: int, back: int 
     until = f"; since step {back} it is in eval() again" if back is not None else ""
     effect = (
         "No weight changes by it, and the training loss, which goes by each batch's own statistics, does not show it: "
-        "what the model gives in eval() does, the more the less that data is like the training's."
+        "what the model gives in eval() does, and the more so the less those batches are like the training's."
         if known.norms
         else "No weight changes by it; what is measured has noise."
     )

@@ -26,7 +26,8 @@ FEW, FALLEN = 32, 0.5
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the first rank that reported it."""
     for event, known in evidence.details(LossFunction):
-        is_maximised = any(each.maximizes for _, each in evidence.details(Optimizers, event.rank))
+        newest = next((each for _, each in reversed(evidence.details(Optimizers, event.rank))), Optimizers())
+        is_maximised = newest.maximizes
         if known.is_negated and is_maximised:
             return  # minus it is made large, as is meant
         if known.is_negated or is_maximised:

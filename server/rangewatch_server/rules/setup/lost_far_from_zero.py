@@ -137,7 +137,7 @@ def _finding(evidence: Evidence, lost: list[Lost]) -> Finding:
     is_one = entry.shape in ((), (1,))
     what = (
         f"{which}{others} does not change" if is_one
-        else f"not one element of {which}{others} changes" if first.share >= 1
+        else f"of the elements of {which}{others} that were compared none changes" if first.share >= 1
         else f"{first.share:.0%} of the elements of {which}{others} do not change"
     )  # fmt: skip
     return Finding(
@@ -185,19 +185,21 @@ def _remedies(entry: TensorEntry) -> Iterator[Remedy]:
     yield Remedy(
         "Train an offset from a fixed origin, and add the origin in the forward, or better nowhere: near 0 numbers lie "
         "far closer together.",
-        "origin = start.double().mean(0)  # of the first values: a buffer\n"
-        "offset = torch.nn.Parameter((start.double() - origin).float())  # in place of the parameter",
+        f"values = dict(model.named_parameters())[{entry.fqn!r}].detach().double()  # as they are at the start\n"
+        "origin = values.mean(0)  # a buffer\n"
+        "offset = torch.nn.Parameter((values - origin).float())  # in place of the parameter",
         because,
     )
     if entry.dtype == "float32":
         yield Remedy(
             f"Or keep {entry.fqn} in float64, and take the origin from it before it is made float32.",
-            f"module.{entry.fqn.rpartition('.')[2]} = torch.nn.Parameter(start.double())  "
-            "# before the optimizer is made",
+            f"values = dict(model.named_parameters())[{entry.fqn!r}].detach()\n"
+            "wide = torch.nn.Parameter(values.double())  # in its place, before the optimizer is made",
             because,
         )
     yield Remedy(
         "Or measure in another unit and origin, such that values are about 1.",
-        "values = (raw - raw.mean(0)) / raw.std(0)  # in float64 or whole numbers, before the cast to float32",
+        "def normalised(raw):  # in float64 or whole numbers, before the cast to float32\n"
+        "    return (raw - raw.mean(0)) / raw.std(0)",
         because,
     )

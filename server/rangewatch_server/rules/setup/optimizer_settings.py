@@ -19,7 +19,7 @@ SLOW = 0.99
 """A first beta from which on the order of Adam's betas is a mistake: its direction is then a mean over 100 steps."""
 
 
-LARGE, SCALED = 1.0, ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta")
+LARGE, SCALED = 1.0, ("Adam", "NAdam", "RAdam", "Adamax", "RMSprop")
 """Weight decay from which on it is a mistake in optimizers that add it to the gradient, times the weight, and then
 divide by the gradient's size: gradients are far below the weights, and what is left of an update is its sign."""
 
@@ -39,7 +39,12 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         if known.decay_part:
             yield (_decayed if known.decay_part > 0 else _grown)(evidence, event, known)
             return
-        if known.weight_decay >= LARGE and known.classes and set(known.classes) <= set(SCALED):
+        if (
+            known.weight_decay >= LARGE
+            and not known.is_decoupled
+            and known.classes
+            and set(known.classes) <= set(SCALED)
+        ):
             yield _outweighed(evidence, event, known)
             return
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rangewatch.wire.events import Optimizers
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import module_code, module_path, place
 from rangewatch_server.rules.rule import Finding, Remedy
 
 
@@ -19,17 +19,19 @@ def module_switch(evidence: Evidence) -> Iterator[Finding]:
             since = min(
                 event.step for event, each in evidence.details(Optimizers, rank) if each.switched == known.switched
             )
-            yield _finding(rank, since, known)
+            yield _finding(evidence, rank, since, known)
             return
 
 
-def _finding(rank: int, step: int, known: Optimizers) -> Finding:
+def _finding(evidence: Evidence, rank: int, step: int, known: Optimizers) -> Finding:
     value, first = known.switched_to, known.switched[0]
+    code = module_code(module_path(evidence.tensors.entries, first)) if first else "model"
+    what = f"the module {first}" if first else "the whole model"
     more = f" and {len(known.switched) - 1} more modules" if len(known.switched) > 1 else ""
-    so = "are frozen all the same: no gradient is computed for them" if value else "are trained all the same"
+    so = "have requires_grad = False" if value else "have requires_grad = True, and an optimizer has them"
     return Finding(
-        rank=rank, step=step, subject="switch", tensor=first, kind="weight",
-        summary=f"{place(step, rank)}: requires_grad = {value} was set on the module {first}{more}, which changes "
+        rank=rank, step=step, subject="switch", tensor=first or None, kind="weight" if first else None,
+        summary=f"{place(step, rank)}: requires_grad = {value} was set on {what}{more}, which changes "
         f"nothing: its parameters {so}.",
         evidence=(
             "A module of torch has no such attribute: what is assigned is kept beside its parameters, each of which "
@@ -39,7 +41,7 @@ def _finding(rank: int, step: int, known: Optimizers) -> Finding:
         remedy=(
             Remedy(
                 f"Call requires_grad_({value}), with an underscore, on the module.",
-                f"model.get_submodule({first!r}).requires_grad_({value})",
+                f"{code}.requires_grad_({value})",
                 "the attribute and the parameters were read",
             ),
         ),

@@ -505,8 +505,8 @@ def _same_bits(evidence: Evidence, left_out: frozenset[str]) -> Iterator[Finding
 
 
 def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
-    """A warning where gradients are computed for what is left out and that is little, or all, or where others are
-    frozen, as adapters are put into a model: else the rest may be meant to stay as it is.
+    """A warning where gradients are computed for what is left out and that is little, or all, or where more is
+    frozen, as of a model that adapters are put into: else the rest may be meant to stay as it is.
     """
     entries = evidence.tensors.entries
     with_gradient, with_weight = (
@@ -516,7 +516,8 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
     orphans = optimizers.orphan_count
     is_odd = 2 * count < optimizers.trainable_count or count == optimizers.trainable_count or bool(optimizers.replaced)
     are_all_named = len(optimizers.left_out) == count
-    is_odd = is_odd or orphans > 0 or optimizers.frozen_count > 0
+    is_adapted = optimizers.frozen_count > optimizers.trainable_count
+    is_odd = is_odd or orphans > 0 or is_adapted
     is_odd = is_odd or (are_all_named and _is_behind_its_like(optimizers.left_out, with_gradient))
     named = optimizers.replaced or optimizers.left_out
     has_gradient = any(fqn in with_gradient for fqn in named)
@@ -536,7 +537,7 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
             *(["Gradients are computed for it at each step, and nobody uses them."] if has_gradient else []),
             *(
                 [f"{optimizers.frozen_count} others require no gradient: what is meant to stay is frozen here."]
-                if optimizers.frozen_count else []
+                if is_adapted else []
             ),
             *(
                 [
@@ -560,7 +561,7 @@ def _left_out(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) ->
             Remedy(
                 (
                     "Make the optimizer after the model is whole, adapters included; "
-                    if orphans or optimizers.frozen_count
+                    if orphans or is_adapted
                     else f"Give {'them' if count > 1 else 'it'} to the optimizer; "
                 )
                 + "or freeze what is meant to stay.",

@@ -70,12 +70,15 @@ def test_momentum_and_betas(ingest: IngestDouble, make: Any, expected: tuple[flo
     [
         ("frozen", True, (("frozen",), True)), ("body", False, (("body",), False)), ("frozen", False, ((), False)),
         ("body", True, ((), False)), ("", True, ((), False)), ("body", "yes", ((), False)),
+        ("spare", False, ((), False)),
     ],
 )  # fmt: skip
 def test_requires_grad_of_a_module(ingest: IngestDouble, name: str, value: Any, expected: Any) -> None:
     model = Net()
+    """`spare` is in no optimizer: nothing trains it, whatever its parameters have."""
     model.get_submodule(name).requires_grad = value
-    train(ingest, model, [torch.optim.SGD(model.parameters(), 0.1)], 4)
+    held = [each for fqn, each in model.named_parameters() if not fqn.startswith("spare")]
+    train(ingest, model, [torch.optim.SGD(held, 0.1)], 4)
     assert {(each.switched, each.switched_to) for each in reported(ingest)} == {expected}
 
 

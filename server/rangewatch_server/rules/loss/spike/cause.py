@@ -22,7 +22,7 @@ from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, 
 from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
-from rangewatch_server.rules.loss.spike.climb import climb, of_climb
+from rangewatch_server.rules.loss.spike.climb import of_climb
 from rangewatch_server.rules.loss.spike.dead_units import dead_layer, idle_experts
 from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
@@ -96,11 +96,12 @@ def explained(
     term = None if outputs else raised_term(evidence, step, HISTORY)
     idle, dead = idle_experts(evidence, step), dead_layer(evidence, step)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
+    climbed = list(of_climb(evidence, name, step, has_rate=rate is not None))
     every = [
         *of_mode(evidence, step), *anew, *written, *restored, *calls,
         *(each.candidate for each in (term, idle, dead) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
-        *of_climb(evidence, name, step, has_rate=rate is not None),
+        *climbed,
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
         *of_data(
             evidence, name, rank, step, outputs, gradients,
@@ -119,7 +120,7 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
-    climbs = rate is None and climb(evidence, name, step) is not None
+    climbs = bool(climbed) and first.supports[:1] == climbed[0].supports
     is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
     if place is None and first.cause == "learning_rate" and thawed is not None:

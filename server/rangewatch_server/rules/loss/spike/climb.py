@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rangewatch.wire.events import Optimizers
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.nonfinite.causes import Candidate
 
@@ -14,6 +15,9 @@ GROUP, AROUND = 8, 64
 
 GROUPS, TIMES = 6, 2.0
 """Medians in a row each of which is above the one before, and how many times the first the last must be."""
+
+POSSIBLE = 0.58
+"""Weight where there is an opponent."""
 
 AT_FIRST, ABOVE_FIRST = 8, 2.0
 """First steps, and how many times their median it must have come to: what becomes harder comes to no more."""
@@ -39,7 +43,7 @@ def climb(evidence: Evidence, name: str | None, step: int) -> tuple[int, float, 
     is_part = since <= step + GROUP
     if count - first < GROUPS or not is_part or not medians[-1] >= TIMES * medians[first] > 0:
         return None
-    if medians[-1] < ABOVE_FIRST * float(np.median(began)):
+    if not medians[-1] >= ABOVE_FIRST * float(np.median(began)) > 0:
         return None
     return since, float(medians[first]), float(medians[-1])
 
@@ -51,8 +55,10 @@ def of_climb(evidence: Evidence, name: str | None, step: int, *, has_rate: bool)
         return
     since, first, last = known
     text = (
-        f"The loss climbs steadily since step {since}, from {first:.4g} to {last:.4g}: no batch does that, and no "
-        "single update. Each update goes uphill, as where a sign is wrong (maximize=True, a learning rate or a limit "
-        "of a clip below 0), or is too large."
+        f"The loss climbs steadily since step {since}, from {first:.4g} to {last:.4g}, as no single batch makes it: as "
+        "where each update goes uphill (maximize=True, a learning rate or a limit of a clip below 0) or is too large, "
+        "or where what is asked becomes harder, or an opponent better."
     )
-    yield Candidate("optimizer", 0.83, (text,), ("which of these it is.",))
+    newest = next((known for _, known in reversed(evidence.details(Optimizers))), None)
+    is_alone = newest is None or len(newest.classes) < 2  # of two, one may train an opponent
+    yield Candidate("optimizer", 0.83 if is_alone else POSSIBLE, (text,), ("which of these it is.",))
