@@ -22,22 +22,22 @@ def write(
 
 
 def test_gradients_that_overflow_at_each_step(recording: Recording) -> None:
-    series = scaled(200, range(170, 200))
+    series = scaled(200, range(188, 200))
     write(recording, series, GRAD_B, GRAD_A)
     (found,) = recording.diagnose(RULE).findings
     assert (found.severity, found.step, found.rank, found.tensor, found.kind) == (
         "critical",
-        170,
+        188,
         0,
         "b",
         "grad_output",
     )
     assert found.summary == (
-        "Step 170, rank 0: the loss scale collapses from 65536 to 0.000122, 30 of 30 steps skipped; "
+        "Step 188, rank 0: the loss scale collapses from 65536 to 32, 12 of 12 steps skipped; "
         "the gradient of the output of b holds Inf first."
     )
     assert "All that was recorded of the forward pass was finite at those steps." in found.evidence
-    assert any("1 at step 106, 16.00 bits below the limit of float16" in each for each in found.evidence)
+    assert any("1 at step 124, 16.00 bits below the limit of float16" in each for each in found.evidence)
     assert "model.get_submodule('b')" in found.remedy[0].code
 
 
@@ -89,8 +89,17 @@ def test_a_gradient_that_stays_nan_is_no_overflow(recording: Recording) -> None:
     assert "epsilon" in found.remedy[0].text
 
 
+def test_what_no_step_can_have_grown_to(recording: Recording) -> None:
+    """By 2**46 within one step: the root of 0 has such a gradient, at any scale."""
+    series = scaled(200, range(170, 200))
+    write(recording, series, GRAD_B, GRAD_A)
+    (found,) = recording.diagnose(RULE).findings
+    assert found.facts["cause_class"] == "backward_arithmetic" and "does not mend" in found.summary
+    assert "root" in found.remedy[0].text and not any("Clip" in each.text for each in found.remedy)
+
+
 def test_a_float32_gradient_of_autocast_has_the_limit_of_float16(recording: Recording) -> None:
-    write(recording, scaled(200, range(170, 200)), GRAD_WEIGHT)
+    write(recording, scaled(200, range(188, 200)), GRAD_WEIGHT)
     (found,) = recording.diagnose(RULE).findings
     assert (found.tensor, found.kind) == ("a.weight", "grad")
     assert any("16.00 bits below the limit of float16, in which it is computed" in each for each in found.evidence)
@@ -243,7 +252,7 @@ def test_a_loss_that_is_bad_itself(recording: Recording, events: list[Event], te
 
 
 def test_a_loss_that_was_not_logged_is_not_bad(recording: Recording) -> None:
-    series = scaled(200, range(170, 200))
+    series = scaled(200, range(188, 200))
     loss = np.where(np.arange(200) % 10 == 0, 1.0, np.nan)
     loss[170:] = 1.0
     write(recording, series | {"loss": loss}, GRAD_B, GRAD_A)

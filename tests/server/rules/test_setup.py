@@ -106,6 +106,22 @@ def test_weights_of_deviation_1_behind_norms(recording: Recording, gains: Any, l
     assert [(each.severity, each.facts["cause_class"]) for each in found] == [("warning", "weight")] * count
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "target", "inputs", "count"),
+    [(1.7e6, 3e4, 0.8, 1.0, 1), (1.7e6, 0.5, 0.8, 1.0, 0), (2.0, 1.5, 1e-3, 1.0, 0), (1.7e6, 3e4, 0.8, 150.0, 0)],
+    ids=["far too large", "it learns", "small targets", "large inputs"],
+)
+def test_outputs_that_begin_far_too_large(
+    recording: Recording, first: float, last: float, target: float, inputs: float, count: int
+) -> None:
+    """Of squared differences, in functions of one's own."""
+    losses = np.geomspace(first, last, 200)
+    known = [event(LossFunction("mse", target_rms=target), 1, 0)]
+    recording.write([tensor("a")], 200, series={"loss": losses, "input_rms": inputs}, events=known)
+    found = recording.diagnose(initial_loss.RULE).findings
+    assert [(each.subject, each.facts["cause_class"]) for each in found] == [("outputs", "weight")] * count
+
+
 STEPS = 260
 READ = [1, 2, 4, 8, 16, *range(32, STEPS, 32)]
 

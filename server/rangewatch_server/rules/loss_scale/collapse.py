@@ -41,6 +41,10 @@ INF_BITS = 40
 """The same of Inf: a gradient that is so at 2**-40 of a usual scale had to be a million times the limit of float16."""
 
 
+MANY_BITS, GROWN_BITS = 16, 32
+"""Or by how much it had to grow within one step, where its room before is known: no update makes it 2**32 times."""
+
+
 class Burst(msgspec.Struct, frozen=True):
     """Skipped steps one after the other, with the scale at the first and after the last.
 
@@ -223,8 +227,11 @@ def _why(blamed: Blame, burst: Burst, loss: BadLoss | None) -> str:
 
 def _stays_bad(blamed: Blame, burst: Burst) -> bool:
     """Whether a gradient was NaN, and never Inf, or Inf, however small the scale became: that is no overflow."""
-    least = NAN_BITS if blamed.only_nan else INF_BITS
-    return blamed.what == "gradient" and burst.bits >= least
+    if blamed.only_nan:
+        return blamed.what == "gradient" and burst.bits >= NAN_BITS
+    room = None if blamed.cause is None else blamed.cause.headroom_bits
+    grown = burst.bits + (room if room is not None and burst.bits >= MANY_BITS else 0.0)
+    return blamed.what == "gradient" and (burst.bits >= INF_BITS or grown >= GROWN_BITS)
 
 
 def _is_fixed(blamed: Blame, burst: Burst) -> bool:

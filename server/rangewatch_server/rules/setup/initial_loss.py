@@ -35,6 +35,10 @@ LARGE_INPUT = 30.0
 LARGE_TARGET = 100.0
 """Root mean square of targets from which on they were not normalised: outputs begin at about 1."""
 
+LARGE_OUTPUT, LEFT = 30.0, 10.0
+"""Times 1, and times the targets, from which on outputs begin too large; and times the targets' square that the loss
+must be after `LONG` steps: what is learned in some steps does no harm."""
+
 AS_FAR = 0.3
 """Part of the first loss of outputs of 0 that it must be: a last bias may begin at the targets' mean."""
 
@@ -65,13 +69,15 @@ class Logits(msgspec.Struct, frozen=True):
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of the first loss, or of targets."""
+    """At most one finding of the first loss, of targets or of outputs."""
     start = evidence.run.first_step or 0
     if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
         return  # of a run that went on from a checkpoint nothing is an initialisation's
     known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
     if known is None or name is None:
         return
+    if known.op == "mse" and 0 < known.target_rms < LARGE_TARGET:
+        yield from _of_outputs(evidence, known.target_rms, name, start)
     if known.target_rms >= LARGE_TARGET and _begins_far_off(evidence, known.target_rms, name, start):
         yield from _of_targets(evidence, known.target_rms, start)
     if known.classes < 2:
@@ -196,6 +202,44 @@ def _of_targets(evidence: Evidence, size: float, step: int) -> Iterable[Finding]
             ),
         ),
         facts={"target_rms": size, "loss": medians[1], "cause_class": "data"},
+    )  # fmt: skip
+
+
+def _of_outputs(evidence: Evidence, size: float, name: str, step: int) -> Iterable[Finding]:
+    """Of squared differences that are, at first and still, far above targets and above what outputs begin with."""
+    values = evidence.series(name, step, step + FIRST)
+    values, medians = values[np.isfinite(values)], first_and_last(evidence, FEW)
+    if (
+        not len(values)
+        or evidence.whole_stop - step < LONG
+        or medians is None
+        or _input_size(evidence, step) >= LARGE_INPUT
+    ):
+        return
+    outputs = float(np.sqrt(max(values[0], 0.0)))
+    if not outputs >= LARGE_OUTPUT * max(size, 1.0) or not medians[1] >= LEFT * size**2:
+        return
+    rank = only_rank(evidence)
+    yield Finding(
+        rank=rank, step=step, subject="outputs",
+        summary=f"{place(step, rank)}: {loss_called(name)} begins at {values[0]:.4g}, so that outputs are about "
+        f"{outputs:.3g}, where targets are {size:.3g} in root mean square; and it is {medians[1]:.4g} by now.",
+        evidence=(
+            "Of usual inputs a layer as it is initialised makes outputs of about 1. The loss is the mean of squared "
+            "differences, by its graph.",
+            "Cause (likely): the weights as they were initialised, such as torch.randn() without a factor, which makes "
+            "what each layer is given as many times larger as the root of its inputs. Against that: weights that were "
+            "loaded for other inputs.",
+            "What would decide: print the deviation of each layer's weight; usual is one over the root of its inputs.",
+        ),
+        remedy=(
+            Remedy(
+                "Give the initialisation a smaller deviation: about one over the root of a layer's inputs.",
+                "def drawn(inputs, outputs):\n    return torch.randn(outputs, inputs) * inputs**-0.5",
+                "the first loss, before any update, and a sample of the targets",
+            ),
+        ),
+        facts={"loss": float(values[0]), "target_rms": size, "output_rms": outputs, "cause_class": "weight"},
     )  # fmt: skip
 
 
