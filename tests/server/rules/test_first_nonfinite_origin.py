@@ -452,3 +452,14 @@ def test_what_the_loader_gave_says_where_an_input_turned_bad(
     finding = found(recording, UP, seen(MODEL[UP], inputs=given, model_inputs=given, **more))
     assert finding.facts["cause_class"] == cause and words in text(finding)
     assert ("sample" in finding.remedy[0].text) == (cause == "data")
+
+
+@pytest.mark.parametrize(("made", "is_batch"), [(6e4, False), (1.0, True)], ids=["by another part", "by nobody"])
+def test_what_a_part_is_given_may_be_what_another_made(recording: Recording, made: float, is_batch: bool) -> None:
+    """A part that is called by itself, as a slice of a Sequential is: the batch may not be said to be as large."""
+    given = [facts("input[0]", amax=6e4)]
+    amax = np.ones((len(MODEL), STEPS))
+    amax[:DOWN, BAD] = made
+    event = seen(MODEL[DOWN], inputs=given, model_inputs=given, entered="down")
+    finding = found(recording, DOWN, event, what="inf_count", columns={"amax": amax})
+    assert (finding.facts["cause_class"] == "data") == is_batch

@@ -194,6 +194,17 @@ def test_one_rank_alone(recording: Recording) -> None:
     assert (cause(finding), finding.rank) == ("data", 1) and "Rank 1 alone is so high" in " ".join(finding.evidence)
 
 
+def test_one_rank_alone_whose_output_no_batch_makes(recording: Recording) -> None:
+    """A bit of a weight flipped there: its weights are not those of the others any more."""
+    for rank in range(2):
+        loss = 2 + NOISE.normal(0, 0.05, STEPS) + (rank == 1) * np.where(np.arange(STEPS) >= AT, 1e6, 0)
+        amax = height()
+        amax[MLP, AT:] *= 2.0**40 if rank == 1 else 1.0
+        recording.write(TENSORS, STEPS, {"amax": amax}, series={"loss": loss}, rank=rank, world_size=2)
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (cause(finding), finding.rank) == ("weight", 1)
+
+
 def test_where_nothing_is_known_that_is_said(recording: Recording) -> None:
     recording.write([], STEPS, series={"loss": jumped()})
     (finding,) = recording.diagnose(loss_spike.RULE).findings

@@ -209,9 +209,15 @@ class Case:
 
     @cached_property
     def model_inputs(self) -> tuple[TensorDetails, ...] | None:
-        """The model's own; empty where it takes none, such as token ids."""
+        """The model's own; empty where it takes none, such as token ids. Where a part of it is called by itself, those
+        that are larger than all outputs before: else another part may have made them."""
         reported = self.context.model_inputs if self.context is not None else None
-        return reported if reported is not None else self._rows("", "input")
+        if reported is None:
+            return self._rows("", "input")
+        if self.context is not None and self.context.entered:
+            made = max((self.view.amax(each) for each in self.view.before(self.bad.tensor, "output")), default=0.0)
+            return tuple(each for each in reported if each.is_bad or each.amax > made)
+        return reported
 
     @cached_property
     def weights(self) -> tuple[TensorDetails, ...] | None:

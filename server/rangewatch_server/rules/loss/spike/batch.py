@@ -31,6 +31,9 @@ from rangewatch_server.rules.trend import MAD
 FAR_BITS = 3.0
 """Bits within one step that no update makes whose gradients were as usual."""
 
+BEYOND_BITS = 20.0
+"""Bits that no batch makes of inputs whose size is as usual: then a weight of that rank may be another."""
+
 READ_EVERY = 4
 """Steps from one reading of what the model is given to the next, on an accelerator."""
 
@@ -97,8 +100,10 @@ def of_data(
             text += " No gradient had risen, so that no update moved a weight so far within one step." * is_far
             yield Candidate("data", 0.7 if is_far else 0.57, (text,), () if known else against)
             yield Candidate("weight", 0.55, ("It may be what an update or other code left its weights at.",))
-    if rank is not None and len(evidence.ranks) > 1:
-        yield Candidate("data", 0.85, (f"Rank {rank} alone has it, and its weights are those of the others.",))
+    is_beyond = any(each.bits >= BEYOND_BITS for each in outputs)
+    if rank is not None and len(evidence.ranks) > 1 and not is_beyond:
+        text = f"Rank {rank} alone has it, and its weights are to be those of the others."
+        yield Candidate("data", 0.85, (text,))
 
 
 class Moved(msgspec.Struct, frozen=True):
