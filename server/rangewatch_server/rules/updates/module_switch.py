@@ -25,7 +25,7 @@ def module_switch(evidence: Evidence) -> Iterator[Finding]:
 
 def _finding(evidence: Evidence, rank: int, step: int, known: Optimizers) -> Finding:
     value, first = known.switched_to, known.switched[0]
-    code = module_code(module_path(evidence.tensors.entries, first)) if first else "model"
+    module = module_code(module_path(evidence.tensors.entries, first)) if first else "model"
     what = f"the module {first}" if first else "the whole model"
     more = f" and {len(known.switched) - 1} more modules" if len(known.switched) > 1 else ""
     so = "have requires_grad = False" if value else "have requires_grad = True, and an optimizer has them"
@@ -41,7 +41,7 @@ def _finding(evidence: Evidence, rank: int, step: int, known: Optimizers) -> Fin
         remedy=(
             Remedy(
                 f"Call requires_grad_({value}), with an underscore, on the module.",
-                f"{code}.requires_grad_({value})",
+                f"{module}.requires_grad_({value})",
                 "the attribute and the parameters were read",
             ),
         ),
