@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rangewatch
+from rangewatch.hooks import mask_shares
 from tests.agent.ingest_double import IngestDouble
 
 ROWS, PLACES, WIDTH = 4, 8, 16
@@ -206,3 +207,13 @@ def test_of_tokens_that_are_no_padding(ingest: IngestDouble, padding: int | None
             optimizer.step()
     assert set(ingest.series("token_share").values()) == expected
     assert set(ingest.series("mask_share").values()) == {SHARE}
+
+
+def test_tokens_are_read_less_often_later(ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_shares, "TOKEN_STEPS", 4)
+    model, ids = Reads(0), torch.where(LEFT, 7, 0)
+    with rangewatch.attach(model, optimizer := torch.optim.SGD(model.parameters(), 0.1), url=ingest.url, run="words"):
+        for _ in range(40):
+            model(ids, LEFT).backward()
+            optimizer.step()
+    assert set(ingest.series("token_share")) == {0, 1, 2, 3, 32}
