@@ -285,7 +285,7 @@ class Observer:
     ) -> None:
         self.is_active = True
         self.is_evaluating = False
-        """A forward is under way that no backward follows, see `steps.passes`."""
+        """A forward is under way that no backward follows, see `steps.evaluation.passes`."""
         self.cost = cost
         self._order = CallOrder()
         self.host = HostReader(

@@ -36,14 +36,14 @@ from rangewatch.recording.tensor_names import is_container, leaves
 from rangewatch.steps import phase_clock
 from rangewatch.steps.end_hooks import watch_step
 from rangewatch.steps.epoch_orders import EpochOrders
-from rangewatch.steps.evaluation_places import EvaluationPlaces
+from rangewatch.steps.evaluation.passes import Passes
+from rangewatch.steps.evaluation.places import EvaluationPlaces
+from rangewatch.steps.evaluation.training_mode import TrainingMode
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss_scale import scalers_of
-from rangewatch.steps.passes import Passes
 from rangewatch.steps.phase_clock import PhaseClock
 from rangewatch.steps.scalers.base import has_method
 from rangewatch.steps.scalers.method_watch import Watch
-from rangewatch.steps.training_mode import TrainingMode
 
 
 class CallListener(Protocol):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import rangewatch
-from rangewatch.steps.training_mode import LASTING, MODULES_A_STEP, FrozenParts, Search
+from rangewatch.steps.evaluation.training_mode import LASTING, MODULES_A_STEP, FrozenParts, Search
 from tests.agent.ingest_double import IngestDouble
 
 Set = Callable[[nn.Module, int], None]

@@ -29,9 +29,9 @@ from rangewatch.recording.observer import Observer, is_being_captured, local_par
 from rangewatch.recording.phase_times import BACKWARD
 from rangewatch.recording.tensor_names import leaves
 from rangewatch.statistics import reduce
-from rangewatch.steps.evaluation_places import EvaluationPlaces
+from rangewatch.steps.evaluation.places import EvaluationPlaces
+from rangewatch.steps.evaluation.training_mode import TrainingMode, statistics_of, tracking_norms
 from rangewatch.steps.phase_clock import PhaseClock
-from rangewatch.steps.training_mode import TrainingMode, statistics_of, tracking_norms
 
 READ_PASSES = 16
 """Passes a step whose result is read: a text is sampled token by token."""

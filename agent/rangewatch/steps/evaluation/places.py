@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from rangewatch.core import limits
 from rangewatch.recording.events import Events, sendable
-from rangewatch.steps.training_mode import tracking_norms
+from rangewatch.steps.evaluation.training_mode import tracking_norms
 from rangewatch.wire.events import EvaluatedInTrain
 
 EVALS, LASTING = 2, 2
@@ -36,7 +36,7 @@ FRAMES, MOST_FRAMES = 3, 64
 
 MOST_PLACES, MOST_EVENTS = 64, 32
 
-_FOREIGN = tuple(str(each) + os.sep for each in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+_FOREIGN = tuple(str(each) + os.sep for each in (Path(torch.__file__).parent, Path(__file__).parents[2]))
 """Torch and ourselves."""
 
 _Key = tuple[tuple[str, int], ...]
