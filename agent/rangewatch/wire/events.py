@@ -123,12 +123,11 @@ class Optimizers(Details, frozen=True):
     model's have. `frozen_count`: parameters of the model that require no gradient.
     `initial_lr`, which torch's schedulers begin from: of all parameter groups, 0 where it is not one and the same.
     `weight_decay`: the largest of any group; 0: none. `is_decoupled`: any of them takes it from the weights themselves
-    by an option of its class. `momentum`: the largest of any group, or Adam's first beta, and
-    `second_beta` its second in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of
-    which `decay_of` is the first parameter, that the decay takes with one update, or adds to it where it is below 0; 0
-    where it is not far too large. `maximizes`: all groups step along their gradients, not against them. `switched`:
-    modules that have an attribute requires_grad of the value `switched_to`, as torch's have none, all of whose
-    parameters are the other way.
+    by an option of its class. `momentum`: the largest of any group, or Adam's first beta, and `second_beta` its second
+    in that group; 0 where there is none. `decay_part`: the part of each weight of a group, of which `decay_of` is the
+    first parameter, that the decay takes with one update, or adds to it where it is below 0; 0 where it is not far too
+    large. `maximizes`: all groups step along their gradients, not against them. `switched`: modules with an attribute
+    requires_grad, which torch's have not, of the value `switched_to`, all of whose parameters have the other one.
     """
 
     KIND = "optimizers"

@@ -74,8 +74,8 @@ def test_momentum_and_betas(ingest: IngestDouble, make: Any, expected: tuple[flo
     ],
 )  # fmt: skip
 def test_requires_grad_of_a_module(ingest: IngestDouble, name: str, value: Any, expected: Any) -> None:
-    model = Net()
     """`spare` is in no optimizer: nothing trains it, whatever its parameters have."""
+    model = Net()
     model.get_submodule(name).requires_grad = value
     held = [each for fqn, each in model.named_parameters() if not fqn.startswith("spare")]
     train(ingest, model, [torch.optim.SGD(held, 0.1)], 4)
