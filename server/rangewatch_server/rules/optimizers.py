@@ -16,6 +16,11 @@ def keeps_squares(evidence: Evidence) -> bool:
     return bool(names) and names <= WITH_SQUARES
 
 
+def newest_optimizers(evidence: Evidence, rank: int | None = None) -> Optimizers:
+    """What was reported last of them, by that rank or by any; as of none where nothing was."""
+    return next((known for _, known in reversed(evidence.details(Optimizers, rank))), Optimizers())
+
+
 def sampled_weights(evidence: Evidence) -> SampledWeights | None:
     """The newest that any rank has sent; None where none has."""
     return next((known for _, known in reversed(evidence.details(SampledWeights))), None)

@@ -12,7 +12,7 @@ from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import TAKEN, UPDATE, rates
-from rangewatch_server.rules.optimizers import keeps_squares, sampled_gradient, sampled_weights
+from rangewatch_server.rules.optimizers import keeps_squares, newest_optimizers, sampled_gradient, sampled_weights
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -79,8 +79,7 @@ def _given(evidence: Evidence) -> Finding | None:
     stop = evidence.whole_stop
     if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
         return None
-    newest = next((known for _, known in reversed(evidence.details(Optimizers))), None)
-    if newest is not None and len(newest.classes) > 1:
+    if len(newest_optimizers(evidence).classes) > 1:
         return None  # the backward of one's loss goes through what another trains, as a generator's does
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, ("amax",), np.array(sampled[1:]))
     gradient = np.asarray(block.columns["amax"], np.float64).max(axis=0)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, Optimizers, SavedValue, TensorDetails
+from rangewatch.wire.events import GpuEvent, LoadedBatch, Nonfinite, SavedValue, TensorDetails
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.activations import initial_gain
@@ -33,6 +33,7 @@ from rangewatch_server.rules.nonfinite.optimizer import (
 from rangewatch_server.rules.nonfinite.origin import Origin
 from rangewatch_server.rules.nonfinite.search import bad_ranks
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, several
+from rangewatch_server.rules.optimizers import newest_optimizers
 from rangewatch_server.rules.phrases import the
 from rangewatch_server.rules.trend import Growth
 
@@ -893,8 +894,7 @@ def _same_elsewhere(case: Case, origin: Origin) -> str:
 def _scaler_passed_over(case: Case) -> Iterator[Candidate]:
     """The loss scaler found Inf in the step before, and the optimizer updated the weights in it all the same."""
     evidence, rank = case.evidence, case.bad.rank
-    newest = next((known for _, known in reversed(evidence.details(Optimizers, rank))), None)
-    if newest is not None and len(newest.classes) > 1:
+    if len(newest_optimizers(evidence, rank).classes) > 1:
         return  # one of them may be skipped, and the other not
     if found_inf(case) and has_updated(case):
         text = (

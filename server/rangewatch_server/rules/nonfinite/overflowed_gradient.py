@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rangewatch.wire.events import Optimizers
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite.case import Case
@@ -14,6 +13,7 @@ from rangewatch_server.rules.nonfinite.forward import NEAR_LIMIT_BITS
 from rangewatch_server.rules.nonfinite.operations import NARROW
 from rangewatch_server.rules.nonfinite.search import is_skipped
 from rangewatch_server.rules.nonfinite.tensor_phrases import headroom, limit_text, name_of
+from rangewatch_server.rules.optimizers import newest_optimizers
 from rangewatch_server.rules.rule import Remedy
 
 
@@ -38,12 +38,11 @@ def overflowed(case: Case) -> str:
 def passes_scaler(case: Case) -> bool:
     """Whether the loss is scaled, and the only optimizer made an update that the scaler was to leave out."""
     evidence = case.evidence
-    newest = next((known for _, known in reversed(evidence.details(Optimizers, case.bad.rank))), None)
-    is_one = newest is None or len(newest.classes) < 2
-    left_out = newest is not None and (
-        case.entry.fqn in newest.left_out or newest.left_out_count > len(newest.left_out)
-    )  # what no optimizer has the scaler does not see
-    return evidence.is_loss_scaled and is_one and not left_out and not is_skipped(evidence, case.bad.step)
+    newest = newest_optimizers(evidence, case.bad.rank)
+    # What no optimizer has the scaler does not see.
+    is_seen = case.entry.fqn not in newest.left_out and newest.left_out_count == len(newest.left_out)
+    is_one = len(newest.classes) < 2
+    return evidence.is_loss_scaled and is_one and is_seen and not is_skipped(evidence, case.bad.step)
 
 
 def remedies(case: Case) -> Iterator[Remedy]:

@@ -84,12 +84,13 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     values = evidence.series(name, start, start + FIRST)
     values, chance = values[np.isfinite(values)], float(np.log(known.classes))
-    if not len(values) or not values[0] >= HIGH * chance:
+    least = max(limits["factor"] * chance, chance + ABOVE)
+    if not len(values) or not values[0] >= min(least, HIGH * chance):
         return
     gains = gains_of(evidence, start)
     factors = [each.factor for each in gains]
     usual = float(np.median(factors)) if len(gains) >= FEWEST else 0.0
-    if values[0] < max(limits["factor"] * chance, chance + ABOVE):
+    if values[0] < least:
         medians = first_and_last(evidence, FEW) if evidence.whole_stop - start >= STILL else None
         is_behind = medians is not None and medians[1] >= chance
         if is_behind and len(gains) >= LAYERS and min(factors) >= LEAST and usual >= MEDIAN:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import LossFunction, Optimizers
+from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import first_and_last, loss_name
+from rangewatch_server.rules.optimizers import newest_optimizers
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -26,8 +27,7 @@ FEW, FALLEN = 32, 0.5
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the first rank that reported it."""
     for event, known in evidence.details(LossFunction):
-        newest = next((each for _, each in reversed(evidence.details(Optimizers, event.rank))), Optimizers())
-        is_maximised = newest.maximizes
+        is_maximised = newest_optimizers(evidence, event.rank).maximizes
         if known.is_negated and is_maximised:
             return  # minus it is made large, as is meant
         if known.is_negated or is_maximised:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import RATES, has_fallen
+from rangewatch_server.rules.optimizers import newest_optimizers
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import Array, only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -108,7 +108,7 @@ def _size(reads: Reads, row: int, there: Array, dtype: str) -> Iterator[str]:
 
 
 def _least(evidence: Evidence, share: float) -> float:
-    classes = next((known.classes for _, known in reversed(evidence.details(Optimizers))), ())
+    classes = newest_optimizers(evidence).classes
     return max(share, SGD_SHARE) if any(name in ("SGD", "ASGD") for name in classes) else share
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import loss_name, rates
+from rangewatch_server.rules.optimizers import newest_optimizers
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -155,7 +155,7 @@ def _is_planned(evidence: Evidence, step: int) -> bool:
 
 def _finding(evidence: Evidence, growth: Growth, limits: Thresholds) -> Finding:
     rank, times = only_rank(evidence), growth.many / growth.few
-    classes = next((known.classes for _, known in reversed(evidence.details(Optimizers))), ())
+    classes = newest_optimizers(evidence).classes
     is_plain = any(each in PLAIN for each in classes)
     is_clipped = evidence.has_series("clipped_norm")
     is_loud = is_plain and not is_clipped and times >= limits["times"]

@@ -73,7 +73,7 @@ def verdict(
         name, test = _ALL_SINCE, _BOTH_LOSSES
     if is_of_calls:
         name, test = ("gradients that are summed" if best.cause == "optimizer" else "a longer recurrence"), _AS_BEFORE
-    if climbs and best.cause == "optimizer":
+    if climbs:
         name, test = "the direction of the updates", _UPHILL
     yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
@@ -247,7 +247,7 @@ def remedies(
             "meant to end: all of a gradient is in the update without it.",
             clip, because,
         )  # fmt: skip
-    elif cause == "optimizer" and climbs and not are_written:
+    elif cause == "optimizer" and climbs:
         yield Remedy(
             "Look for a sign: maximize in the optimizer's groups, a learning rate or a limit of a clip (by norm, or by "
             "a share of the weights) that has fallen below 0, a minus before the loss. If there is none, lower the "

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import Optimizers
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.nonfinite.causes import Candidate
+from rangewatch_server.rules.optimizers import newest_optimizers
 
 GROUP, AROUND = 8, 64
 """Steps of which a median is taken, and steps before and behind a jump that are looked at."""
@@ -23,7 +23,7 @@ AT_FIRST, ABOVE_FIRST = 8, 2.0
 """First steps, and how many times their median it must have come to: what becomes harder comes to no more."""
 
 
-def climb(evidence: Evidence, name: str | None, step: int) -> tuple[int, float, float] | None:
+def _climb(evidence: Evidence, name: str | None, step: int) -> tuple[int, float, float] | None:
     """The first step of a climb of the series that the jump at `step` is part of, and what it was there and is at its
     end; None where there is none."""
     if name is None:
@@ -50,7 +50,7 @@ def climb(evidence: Evidence, name: str | None, step: int) -> tuple[int, float, 
 
 def of_climb(evidence: Evidence, name: str | None, step: int, *, has_rate: bool) -> Iterator[Candidate]:
     """`has_rate`: a learning rate was raised, which explains it."""
-    known = climb(evidence, name, step)
+    known = _climb(evidence, name, step)
     if known is None or has_rate:
         return
     since, first, last = known
@@ -59,6 +59,5 @@ def of_climb(evidence: Evidence, name: str | None, step: int, *, has_rate: bool)
         "where each update goes uphill (maximize=True, a learning rate or a limit of a clip below 0) or is too large, "
         "or where what is asked becomes harder, or an opponent better."
     )
-    newest = next((known for _, known in reversed(evidence.details(Optimizers))), None)
-    is_alone = newest is None or len(newest.classes) < 2  # of two, one may train an opponent
+    is_alone = len(newest_optimizers(evidence).classes) < 2  # of two, one may train an opponent
     yield Candidate("optimizer", 0.83 if is_alone else POSSIBLE, (text,), ("which of these it is.",))
