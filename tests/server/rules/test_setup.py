@@ -341,6 +341,25 @@ def test_a_rate_that_is_raised_after_the_loss_was_high_is_no_cause_of_it(recordi
     assert recording.diagnose(learning_lost.RULE).findings == ()
 
 
+def behind_chance(recording: Recording, classes: int) -> None:
+    """A head that was loaded is surer than chance at first; at the end the loss is 1.79."""
+    loss = np.r_[np.linspace(5.3, 0.5, 20), np.full(10, 0.5), 1.79 + 0.02 * np.cos(np.arange(70.0))]
+    known = [event(LossFunction("nll", classes), 1, 0)]
+    recording.write(LAYERS, 100, series={"loss": loss, "lr": RISING[:100]}, events=known)
+
+
+def test_what_is_back_at_chance_may_have_begun_above_it(recording: Recording) -> None:
+    behind_chance(recording, classes=6)
+    (finding,) = recording.diagnose(learning_lost.RULE).findings
+    assert finding.step == 30 and finding.facts["first"] == pytest.approx(np.log(6))
+    assert "of a model that knows nothing, ln(6)" in finding.evidence[0]
+
+
+def test_what_is_far_below_chance_and_below_where_it_began(recording: Recording) -> None:
+    behind_chance(recording, classes=200)
+    assert recording.diagnose(learning_lost.RULE).findings == ()
+
+
 @pytest.mark.parametrize(
     ("rate", "back"), [(np.full(140, 1e-2), 2.2), (RISING[::-1], 2.2), (RISING, 1.6)],
     ids=["a rate that stays", "a rate that falls", "not all of it"],

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.phrases import loss_called, place
@@ -32,7 +33,8 @@ that follows."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """From `first` the loss fell to `lowest` at step `best`, and was back at `level` from `step` on, by `seen`."""
+    """From `first`, or that of chance if it is lower, the loss fell to `lowest` at step `best`, and was back at `level`
+    from `step` on, by `seen`."""
 
     first: float
     lowest: float
@@ -51,7 +53,10 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
     values = evidence.series(name, start, stop)
     at = np.flatnonzero(np.isfinite(values))
-    lost = find(start + at, values[at], limits["fallen"], limits["back"])
+    # Two parts of a GAN's loss are a bce each, whose logged sum comes to chance as it is meant to.
+    known = next((each for _, each in evidence.details(LossFunction) if each.op == "nll"), None)
+    classes = 0 if known is None else known.classes
+    lost = find(start + at, values[at], limits["fallen"], limits["back"], np.log(classes) if classes else np.inf)
     if lost is None:
         return
     later = evidence.series(rates, lost.best, lost.seen + 1)
@@ -60,14 +65,15 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     # What is learned within ten steps is lost within one: the rate goes on rising in the steps that show it.
     if later.max() >= RISE * rate[0] and (rate[1:] / rate[:-1]).max() < JUMP:
-        yield _finding(evidence, name, lost, float(rate[0]), float(later.max()))
+        yield _finding(evidence, name, lost, classes, float(rate[0]), float(later.max()))
 
 
-def find(steps: Array, values: Array, fallen: float, back: float) -> Lost | None:
-    """The first time that (n,) finite values at (n,) ascending steps are back at what they were at first."""
+def find(steps: Array, values: Array, fallen: float, back: float, chance: float = np.inf) -> Lost | None:
+    """The first time that (n,) finite values at (n,) ascending steps are back at what they were at first, or at
+    `chance` if that is lower: a head that was loaded, or logits that are too large, begin above it."""
     if len(values) < 2 * FEW + LASTING or not np.median(values[:FEW]) >= LEAST_FIRST:
         return None
-    first = float(np.median(values[:FEW]))
+    first = min(float(np.median(values[:FEW])), float(chance))
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(values, FEW), axis=1)  # of those up to i + FEW - 1
     lowest = np.minimum.accumulate(smooth)
     after = np.lib.stride_tricks.sliding_window_view(values, LASTING)
@@ -83,17 +89,19 @@ def find(steps: Array, values: Array, fallen: float, back: float) -> Lost | None
     return None
 
 
-def _finding(evidence: Evidence, name: str, lost: Lost, low: float, high: float) -> Finding:
+def _finding(evidence: Evidence, name: str, lost: Lost, classes: int, low: float, high: float) -> Finding:
     rank = only_rank(evidence)
+    is_chance = classes > 1 and lost.first == float(np.log(classes))
     return Finding(
         rank=rank, step=lost.step, subject="lost",
-        summary=f"{place(lost.step, rank)}: {loss_called(name)} had fallen from {lost.first:.4g} to {lost.lowest:.4g} "
-        "and "
+        summary=f"{place(lost.step, rank)}: {loss_called(name)} had fallen {'below' if is_chance else 'from'} "
+        f"{lost.first:.4g} to {lost.lowest:.4g} and "
         f"is back at {lost.level:.4g} since, while the learning rate was raised: what was learned is lost.",
         evidence=(
             f"It was lowest at about step {lost.best} (median of {FEW} values), at a learning rate of {low:.3g}; from "
             "step "
-            f"{lost.step} on {LASTING} values in a row have a median of {lost.level:.4g}.",
+            f"{lost.step} on {LASTING} values in a row have a median of {lost.level:.4g}."
+            + (f" The loss of a model that knows nothing, ln({classes}), is {lost.first:.4g}." if is_chance else ""),
             f"The learning rate went on rising, to {high:.3g} by step {lost.seen}.",
             "Cause (likely): the learning rate, which its warm-up raised further than the model bears. Against that: "
             "the "
