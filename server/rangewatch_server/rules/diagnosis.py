@@ -242,9 +242,22 @@ def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[st
     is_over = bool(root.facts.get("is_over", False))
     is_its_cause = "cause_class" in root.facts and root.facts["cause_class"] == finding.facts.get("cause_class")
     may_follow = is_its_cause or bool(finding.facts.get("of_magnitude", True))
+    if "last_equal_step" in finding.facts:
+        may_follow = _is_copy_of(root, finding)
     if root.rule == finding.rule:
         may_follow = is_its_cause and root.subject == CONTAINED and root.tensor == finding.tensor is not None
     return is_later and not of_another and not is_over and may_follow
+
+
+def _is_copy_of(root: Finding, replicas: Finding) -> bool:
+    """Whether replicas were alike before the root and are not since, in the very weight that had moved on the root's
+    rank alone, by its cause: they are compared at few steps."""
+    equal, where = replicas.facts["last_equal_step"], str(root.facts.get("where", ""))
+    if root.rank is None or root.facts.get("cause_class") != "weight" or not replicas.tensor or not where:
+        return False
+    is_there = replicas.tensor == where or replicas.tensor.rpartition(".")[0] == where
+    is_odd = root.rank not in replicas.facts["majority_ranks"]
+    return is_there and is_odd and equal is not None and equal < (root.step or 0)
 
 
 def _cause(

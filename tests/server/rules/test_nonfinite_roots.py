@@ -84,6 +84,37 @@ def test_what_is_no_root(root: Finding, finding: Finding) -> None:
     assert not any(each.consequences for each in apart)
 
 
+MOVED = {"seen_step": 154, "cause_class": "weight", "where": "tower.0"}
+
+
+@pytest.mark.parametrize(
+    ("root", "equal", "tensor", "follows"),
+    [
+        ({}, 149, "tower.0.weight", True), ({}, 150, "tower.0.weight", False), ({}, None, "tower.0.weight", False),
+        ({}, 149, "tower.2.weight", False), ({"rank": None}, 149, "tower.0.weight", False),
+        ({"rank": 0}, 149, "tower.0.weight", False), ({"facts": {"seen_step": 154}}, 149, "tower.0.weight", False),
+        ({"facts": MOVED | {"seen_step": 199}}, 149, "tower.0.weight", False),
+    ],
+    ids=[
+        "moved", "alike since", "never alike", "another weight", "no rank", "a rank of the majority", "no cause",
+        "seen later",
+    ],
+)  # fmt: skip
+def test_a_weight_that_moved_on_one_rank_and_the_replicas_of_it(
+    root: dict[str, Any], equal: int | None, tensor: str, follows: bool
+) -> None:
+    """A bit flipped at step 149, the loss of that rank at 150 shows it, and replicas are compared at step 199."""
+    replicas = Finding(
+        rule="replica_mismatch", severity="critical", step=199, tensor=tensor, summary="ranks 0 and 1 differ",
+        facts={"last_equal_step": equal, "majority_ranks": [0]},
+    )  # fmt: skip
+    moved = rose(**{"rank": 1, "facts": MOVED} | root)
+    led_to = LED_TO | {"replica_mismatch": frozenset[str]()}
+    order = joined([replicas, moved], NONE | {"replica_mismatch": frozenset[str]()}, led_to)
+    assert [each.rule for each in order] == ["exploding_gradient", "replica_mismatch"][:: 1 if follows else -1]
+    assert ("ranks 0 and 1 differ" in order[0].consequences) == follows
+
+
 def test_a_root_stands_where_the_worst_that_it_led_to_would() -> None:
     other = Finding(rule="rank_died", severity="critical", rank=0, step=10, summary="died")
     order = joined([rose(), nan(), other], NONE, LED_TO)

@@ -217,5 +217,5 @@ RULE = Rule(
         "loss_spike", "vanishing_gradient", "update_ratio", "dead_activation", "saturated_activation",
         "attention_logits", "headroom_trend", "unchanged_weights",
     ),
-    leads_to=("first_nonfinite", "loss_nonfinite"),
+    leads_to=("first_nonfinite", "loss_nonfinite", "replica_mismatch"),
 )  # fmt: skip

@@ -722,5 +722,5 @@ RULE = Rule(
         "vanishing_gradient", "short_spike", "loss_stuck", "dead_expert", "dead_activation", "saturated_activation",
         "loss_scale_collapse", "loss_scale_unexplained_skip",
     ),
-    leads_to=("exploding_gradient", "first_nonfinite", "loss_nonfinite"),
+    leads_to=("exploding_gradient", "first_nonfinite", "loss_nonfinite", "replica_mismatch"),
 )  # fmt: skip

@@ -69,7 +69,8 @@ class Explanation(msgspec.Struct, frozen=True):
         """For the finding's; none where nothing speaks for any cause."""
         if not self.cause:
             return {}
-        return {"cause_class": self.cause, "sureness": self.sureness, "candidates": self.weights}
+        where = {} if self.tensor is None else {"where": self.tensor}
+        return {"cause_class": self.cause, "sureness": self.sureness, "candidates": self.weights} | where
 
 
 def explained(
