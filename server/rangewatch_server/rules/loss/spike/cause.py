@@ -69,8 +69,8 @@ class Explanation(msgspec.Struct, frozen=True):
         """For the finding's; none where nothing speaks for any cause."""
         if not self.cause:
             return {}
-        where = {} if self.tensor is None else {"where": self.tensor}
-        return {"cause_class": self.cause, "sureness": self.sureness, "candidates": self.weights} | where
+        known: dict[str, object] = {"cause_class": self.cause, "sureness": self.sureness, "candidates": self.weights}
+        return known if self.tensor is None else {**known, "where": self.tensor}
 
 
 def explained(
