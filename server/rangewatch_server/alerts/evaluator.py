@@ -1,7 +1,7 @@
 """Evaluates the rules on runs that have changed, as often as the rules' cost allows, and opens and resolves alerts.
 
-One thread. Rules may take at most `SHARE` of a core: after an evaluation that took t seconds of it the next one waits
-t / SHARE, however many runs there are. Only alerts change by it, and it waits for nobody.
+One thread. Rules may take at most a share of a core: after an evaluation that took t seconds of it the next one waits
+t / share, however many runs there are. Only alerts change by it, and it waits for nobody.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rangewatch_server.alerts.config import Config, RuleTable, merge
 from rangewatch_server.alerts.silences import Silence, silenced
 from rangewatch_server.core.deadline import TimeLimitReached, limited
 from rangewatch_server.core.metrics import Metrics
+from rangewatch_server.core.settings import ALERTS_PERCENT
 from rangewatch_server.ingest.commands import Ask, CommandRefused
 from rangewatch_server.ingest.transaction import Changed, Refused
 from rangewatch_server.ingest.writer import Busy, Unavailable, Writer
@@ -135,9 +136,6 @@ UNKNOWN = "rules_unknown"
 
 MOST_NAMED = 8
 
-SHARE = 0.015
-"""Of one core, at most. The aim for all rules is 5 % of the server's time, 0.37 of a core with 200 ranks."""
-
 EVERY_S = 2.0
 """Between two evaluations of one run, at least."""
 
@@ -165,14 +163,15 @@ MOST_NAME, MOST_SUMMARY = 200, 2_000  # characters that ranks are sent
 
 
 class Evaluator:
-    """`changed` is called with what was committed."""
+    """`changed` is called with what was committed. `share`: of one core, at most, for all rules in the mean."""
 
     def __init__(
         self, queries: Queries, writer: Writer, config: Config, metrics: Metrics, wake_delivery: Callable[[], None],
+        share: float = ALERTS_PERCENT / 100,
     ) -> None:  # fmt: skip
         self.queries, self.config, self.metrics = queries, config, metrics
         self.jobs = QueuedJobs(writer, self._has_ended)
-        self.wake_delivery = wake_delivery
+        self.wake_delivery, self.share = wake_delivery, share
         self.spent_s = 0.0
         """Processor seconds that looks have taken so far."""
         self.health: dict[str, RunHealth] = {}
@@ -246,7 +245,7 @@ class Evaluator:
             self._guarded(run_id)
             took_s = time.thread_time() - began_s
             self.spent_s += took_s
-            self._ended.wait(took_s / SHARE)
+            self._ended.wait(took_s / self.share)
 
     def _next(self) -> tuple[int | None, float | None]:
         """The run that is due longest, taken from the list; or None and how long until one is."""

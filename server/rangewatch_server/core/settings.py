@@ -23,6 +23,7 @@ LIVE_S = 15.0  # a rank that said nothing for this long is no longer live; agent
 MOST_KEEP_DAYS, MOST_KEEP_GB = 1e6, 1e9  # 2,700 years and an exabyte, as GET /api/v1/prune takes them
 MOST_TOKEN = 4_096  # characters: what the login form takes; a header has room for more
 MAX_STREAMS = 100  # a browser holds at most 6 to one server, unless it speaks HTTP/2 to a proxy
+ALERTS_PERCENT = 1.5  # of one core; the server may take 0.37 of one with 200 ranks
 LEAST_OTLP_S, MOST_OTLP_S = 1.0, 3600.0
 LEAST_FREE_BYTES = 256 << 20  # below this a busy fleet has minutes until commits fail; /readyz says so
 
@@ -60,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Room on the SQLite file's disk below which the server is not ready; below an eighth of it messages wait."""
     alerts: str = ""
     """A TOML file: thresholds of rules, and where alerts are sent (docs/alerts.md)."""
+    alerts_percent: float = ALERTS_PERCENT
+    """Of one core, what the rules may take in the mean; the more, the sooner alerts come."""
     otlp: str = ""
     """Base URL of an OpenTelemetry collector that metrics and alerts are pushed to, by OTLP over HTTP."""
     otlp_every_s: float = 60.0
@@ -103,6 +106,8 @@ def check(settings: Settings) -> Settings:
     _check_access(settings)
     if settings.otlp and (wrong := otlp.problem(settings.otlp)):
         raise SettingsError(f"--otlp: {wrong}")
+    if not 0 < settings.alerts_percent <= 100:
+        raise SettingsError("--alerts-percent must be above 0 and at most 100")
     if not LEAST_OTLP_S <= settings.otlp_every_s <= MOST_OTLP_S:
         raise SettingsError(f"--otlp-every must be {LEAST_OTLP_S:g} to {MOST_OTLP_S:g} seconds")
     if settings.log_format not in FORMATS:

@@ -138,7 +138,7 @@ def _parts(settings: Settings) -> Parts:
     queries = Queries(engines.reader, settings.live_s, writer.merged)
     config = _config(settings)
     delivery = Delivery(queries, writer, config, settings.address, metrics)
-    alerts = Evaluator(queries, writer, config, metrics, delivery.wake)
+    alerts = Evaluator(queries, writer, config, metrics, delivery.wake, settings.alerts_percent / 100)
     writer.on_change = lambda changes: _publish(changes, broker, alerts)
     keep_bytes = None if settings.keep_gb is None else int(settings.keep_gb * GB)
     retention = Retention(writer, engines, Policy(settings.keep_days, keep_bytes))

@@ -25,6 +25,7 @@ from rangewatch_server.core import logs
 from rangewatch_server.core.errors import DatabaseError
 from rangewatch_server.core.logs import FORMATS, LEVELS
 from rangewatch_server.core.settings import (
+    ALERTS_PERCENT,
     DEFAULT_HOST,
     DEFAULT_PORT,
     LEAST_FREE_BYTES,
@@ -64,7 +65,7 @@ def parser() -> CommandParser:
     """What the command takes."""
     names = (
         "host port db token allow-host tls-cert tls-key forwarded-allow-ips max-streams sync keep-days "
-        "keep-gb min-free-mib alerts otlp otlp-every log-format log-level"
+        "keep-gb min-free-mib alerts alerts-percent otlp otlp-every log-format log-level"
     )
     made = command_parser(
         "serve",
@@ -180,12 +181,20 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_alerts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add, env = parser.add_argument, os.environ.get
+    add(
         "--alerts",
-        default=os.environ.get("RANGEWATCH_ALERTS", ""),
+        default=env("RANGEWATCH_ALERTS", ""),
         metavar="FILE",
         help="TOML file of thresholds, and of where alerts are sent: webhooks, Slack, e-mail (docs/alerts.md; "
         "default: the rules' own thresholds, and nobody is sent anything)",
+    )
+    add(
+        "--alerts-percent",
+        default=env("RANGEWATCH_ALERTS_PERCENT", f"{ALERTS_PERCENT:g}"),
+        metavar="PERCENT",
+        help="of one core, the most that the rules take in the mean: alerts come sooner with more (default: "
+        "%(default)s)",
     )
 
 
@@ -231,7 +240,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         least_free_bytes=_number("--min-free-mib", arguments.min_free_mib) << 20,
         sync=arguments.sync, keep_days=_amount("--keep-days", arguments.keep_days),
         keep_gb=_amount("--keep-gb", arguments.keep_gb), log_format=arguments.log_format, log_level=arguments.log_level,
-        alerts=arguments.alerts, otlp=arguments.otlp,
+        alerts=arguments.alerts, alerts_percent=_amount("--alerts-percent", arguments.alerts_percent) or 0.0,
+        otlp=arguments.otlp,
         otlp_every_s=_amount("--otlp-every", arguments.otlp_every) or 0.0,
     )  # fmt: skip
 

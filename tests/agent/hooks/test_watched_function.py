@@ -74,11 +74,11 @@ def test_what_cannot_be_read_is_a_fault_and_no_exception(ingest: IngestDouble, m
         assert handle.stats()["faults"]
 
 
-def test_torchscript_knows_no_function_that_is_gone() -> None:
+def test_torchscript_knows_no_function_that_is_gone(ingest: IngestDouble) -> None:
     table = torch.jit._builtins._get_builtin_table()
     counts = []
     for _ in range(10):
-        with rangewatch.attach(nn.Linear(2, 2), url="http://127.0.0.1:9", quiet=True):
+        with rangewatch.attach(nn.Linear(2, 2), url=ingest.url, quiet=True):
             wrapper = F.scaled_dot_product_attention
             assert table[id(wrapper)] == "aten::scaled_dot_product_attention"
         counts.append(len(table))

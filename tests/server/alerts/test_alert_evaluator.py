@@ -49,7 +49,9 @@ class Rules:
         store.send(batch(KNOWN, 0, range(10)))
 
     def server(self) -> Evaluator:
-        return Evaluator(self.store.queries, self.store.writer, Config(webhook=(TARGET,)), Metrics(), lambda: None)
+        return Evaluator(
+            self.store.queries, self.store.writer, Config(webhook=(TARGET,)), Metrics(), lambda: None, share=1e6
+        )
 
     def rows(self, is_open: bool | None = None) -> list[Any]:
         with self.store.queries.read() as reader:
@@ -152,7 +154,6 @@ def test_runs_that_ended_while_no_server_was_there_are_looked_at_once(
         connection.execute(tables.streams.update().where(mine).values(last_seen_ns=time.time_ns() - 10 * RECENT_NS))
     monkeypatch.setattr(evaluator, "RESUME_S", 0.0)
     monkeypatch.setattr(evaluator, "EVERY_S", 0.0)
-    monkeypatch.setattr(evaluator, "SHARE", 1e6)
     first = rules.server()
     first.evaluate(1)
     assert unexamined(store) == [1], "while a rank speaks what is known of a run is not whole"

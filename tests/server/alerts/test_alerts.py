@@ -137,13 +137,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., App]]:
     monkeypatch.setattr(evaluator, "EVERY_S", 0.01)
-    monkeypatch.setattr(evaluator, "SHARE", 1.0)
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(safe_http, "TIMEOUT_S", 60.0)
     with contextlib.ExitStack() as stack:
 
         def start(toml: str = "") -> App:
-            file, settings = tmp_path / "alerts.toml", Settings(db=str(tmp_path / "a.db"))
+            file, settings = tmp_path / "alerts.toml", Settings(db=str(tmp_path / "a.db"), alerts_percent=100)
             file.write_text('allow_networks = ["127.0.0.0/8"]\n' + toml)
             lay_tables(settings.database_url)
             app = create_app(msgspec.structs.replace(settings, alerts=str(file)))

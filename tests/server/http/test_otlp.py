@@ -186,13 +186,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], TestClient]:
     monkeypatch.setattr(evaluator, "EVERY_S", 0.01)
-    monkeypatch.setattr(evaluator, "SHARE", 1.0)
     monkeypatch.setattr(delivery, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(otlp, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(push, "STOP_S", 0.1)
 
     def start(endpoint: str) -> TestClient:
-        settings = Settings(db=str(tmp_path / "a.db"), otlp=endpoint, otlp_every_s=0.05)
+        settings = Settings(db=str(tmp_path / "a.db"), otlp=endpoint, otlp_every_s=0.05, alerts_percent=100)
         lay_tables(settings.database_url)
         return TestClient(create_app(settings), base_url="http://127.0.0.1")
 
