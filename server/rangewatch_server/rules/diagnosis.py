@@ -237,7 +237,7 @@ def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[st
         return False
     is_worse = SEVERITIES.index(finding.severity) < SEVERITIES.index(root.severity)
     seen = int(root.facts.get("seen_step", root.step)) if is_worse else root.step
-    is_later = _begin(finding, finding.step) > seen
+    is_later = int(finding.facts.get("compared_step", _begin(finding, finding.step))) > seen
     of_another = finding.rank is not None and root.rank is not None and finding.rank != root.rank
     is_over = bool(root.facts.get("is_over", False))
     is_its_cause = "cause_class" in root.facts and root.facts["cause_class"] == finding.facts.get("cause_class")

@@ -85,6 +85,33 @@ def test_between_two_readings_the_interval_is_told(recording: Recording, every: 
     assert f"steps {alike} to {step}" in finding.evidence[1]
 
 
+def sampled(recording: Recording, parts: int, name: str = "sampled_update", of_other: Any = None) -> None:
+    """Compared at each fiftieth step from 3 on; from step `parts` on what is recorded at each step differs, too."""
+    usual, same = checksums(100, 50), np.linspace(1.0, 2.0, 100)
+    other = np.where(np.arange(100) >= parts, same + 1e-6, same) if of_other is None else of_other
+    write_rank(recording, 0, usual, 2, series={name: same})
+    write_rank(recording, 1, odd(usual, 3, 40), 2, series={name: other})
+
+
+@pytest.mark.parametrize("name", ["sampled_update", "sampled_gradient", "weights_written"])
+def test_between_two_readings_what_is_recorded_at_each_step_says_when(recording: Recording, name: str) -> None:
+    sampled(recording, 40, name)
+    (finding,) = found(recording)
+    assert place(finding) == (None, 40, "b.bias", "grad")
+    assert (finding.facts["last_equal_step"], finding.facts["compared_step"]) == (3, 53)
+    assert "differed between ranks since step 40" in finding.evidence[0] and "steps 3 to 53" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "of_other"), [(100, None), (3, None), (60, None), (0, np.full(100, np.nan))],
+    ids=["never", "always", "later", "of one rank alone"],
+)  # fmt: skip
+def test_between_two_readings_nothing_says_when(recording: Recording, parts: int, of_other: Any) -> None:
+    sampled(recording, parts, of_other=of_other)
+    (finding,) = found(recording)
+    assert place(finding) == (None, 53, "b.bias", "grad") and "differed between" not in finding.evidence[0]
+
+
 def test_of_two_ranks_none_is_accused(recording: Recording) -> None:
     usual = checksums(100)
     write(recording, [usual, odd(usual, 0, 40)])

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec.structs
+import msgspec
+import numpy as np
 
 from rangewatch.wire.events import CommunicationHook, ReducedByHand, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.machines.gpus import card_texts
+from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.replicas.along_axes import AxisReplicas, mesh_of
 from rangewatch_server.rules.replicas.search import Difference, Replicas, differences, incarnations
@@ -318,7 +320,7 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
     deciding = () if diff.axes else mesh_of(evidence).deciding(diff.groups)
     return Finding(
         severity="warning" if is_of_devices or own_hook(evidence) else "critical",
-        rank=diff.odd[0] if len(diff.odd) == 1 else None, step=diff.step, tensor=entry.fqn, kind=entry.kind,
+        rank=diff.odd[0] if len(diff.odd) == 1 else None, step=began(evidence, diff), tensor=entry.fqn, kind=entry.kind,
         subject=_subject(diff),
         summary=_summary(evidence, diff, copies(entry)),
         evidence=(
@@ -328,6 +330,7 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
         remedy=tuple(remedies(evidence, diff, others)),
         facts={
             "odd_ranks": diff.odd, "majority_ranks": diff.majority, "last_equal_step": diff.alike,
+            "compared_step": diff.step,
             "differing": len(others[0]), "compared": others[1], "axes": diff.axes or deciding,
             "groups": [list(diff.lines_of), *map(list, diff.also)] if diff.axes else [], "lines": diff.lines,
             "odd_lines": diff.odd_lines, "suspect": suspect,
@@ -372,7 +375,7 @@ def _summary(evidence: Evidence, diff: Difference, what: str) -> str:
     if diff.axes:
         return _along_axes(evidence, diff, what)
     count = sum(map(len, diff.groups))
-    where = f"Step {diff.step}"
+    where = f"Step {began(evidence, diff)}"
     if not diff.majority:
         if count == 2:
             return f"{where}: {ranks_text(diff.groups[0] + diff.groups[1])} differ in {what}."
@@ -440,11 +443,62 @@ def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
             f"When the update of step {diff.alike} began they were identical {_everywhere(diff)}, and when that of "
             f"step {diff.step} began they were not."
         )
-    return (
+    between = (
         f"They were identical at step {diff.alike}, and at no step between was this compared: they came to "
-        f"differ in one of the steps {diff.alike - diff.per + 1} to {diff.step}. With replica_every=1 the very step "
-        "is known."
+        f"differ in one of the steps {diff.alike - diff.per + 1} to {diff.step}."
     )
+    if (parting := _parting(evidence, diff)) is None:
+        return f"{between} With replica_every=1 the very step is known."
+    return (
+        f"{between} {_SAMPLED[parting.name]} is recorded at each step: it was the same on all ranks at the "
+        f"{parting.same} steps before, and has differed between ranks since step {parting.step}."
+    )
+
+
+_SAMPLED = {
+    "sampled_update": "The largest change of one small parameter by the optimizer",
+    "sampled_gradient": "The largest gradient of one small parameter, as the optimizer is given it,",
+    "weights_written": "The largest change of one small parameter between two updates",
+}
+"""Series of the agent that replicas have alike in each step."""
+
+_FEWEST_SAME = 8
+"""Steps before, in which a series must be there and the same on all ranks, for one in which it is not to say when."""
+
+
+class _Parting(msgspec.Struct, frozen=True):
+    """At `step` the series `name` first differed, after `same` steps in which it did not."""
+
+    step: int
+    name: str
+    same: int
+
+
+def _parting(evidence: Evidence, diff: Difference) -> _Parting | None:
+    """Between the two steps at which replicas were compared, the first at which they parted, where that is known."""
+    if diff.axes or diff.alike is None or diff.alike >= diff.step - 1:
+        return None
+    names, ranks = evidence.run.names().series, list(evidence.ranks)
+    low = max(evidence.start, diff.alike - _FEWEST_SAME)
+    known = list[_Parting]()
+    for name in _SAMPLED:
+        if name not in names:
+            continue
+        row = np.array([names[name]])
+        columns = ("count", "nonfinite_count", "min", "max")
+        block = evidence.run.slice(SERIES_PART, ranks, 0, low, diff.step + 1, columns, row)
+        count, odd, least, most = (np.asarray(block.columns[each][0], np.float64) for each in columns)
+        there = np.flatnonzero((count == len(ranks)) & (odd == 0))
+        apart = there[least[there] != most[there]]
+        if len(apart) and low + apart[0] >= diff.alike and np.sum(there < apart[0]) >= _FEWEST_SAME:
+            known.append(_Parting(low + int(apart[0]), name, int(np.sum(there < apart[0]))))
+    return min(known, key=lambda each: each.step, default=None)
+
+
+def began(evidence: Evidence, diff: Difference) -> int:
+    """The step at which they parted, where it is known; else the first at which they were compared and differed."""
+    parting = _parting(evidence, diff)
+    return diff.step if parting is None else parting.step
 
 
 def _decided(axes: Sequence[str]) -> Iterator[str]:
