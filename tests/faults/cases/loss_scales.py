@@ -179,7 +179,7 @@ def gradients_are_unscaled_twice(job: Job) -> None:
     scaled.classes(job, 260, divided=40, is_passed=True, **scaled.SGD)
 
 
-@planted("loss_scale", "unchanged_weights", step=range(17, 64), against=NOT_SCALE)
+@planted("loss_scale", "gradients_changed", "unchanged_weights", step=range(17, 64), against=NOT_SCALE)
 def gradients_are_unscaled_twice_for_adam(job: Job) -> None:
     scaled.classes(job, 300, divided=40, is_passed=True, optimizer=torch.optim.Adam)
 

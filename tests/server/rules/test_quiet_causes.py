@@ -233,13 +233,21 @@ def test_a_wait_within_a_process(recording: Recording, message: str) -> None:
     assert "loads its data" in finding.remedy[0].text
 
 
-def past_wrapper(recording: Recording, steps: int) -> Any:
+def past_wrapper(recording: Recording, steps: int, every: int = 1) -> Any:
     model = [tensor("a.weight", "grad"), tensor("b.weight", "grad", 1)]
     for rank in range(2):
         sums = np.full((2, 40), 7.0)
         sums[:, 30:] += rank
+        sums[:, np.arange(40) % every > 0] = 0.0
         known = [event(WrapperBypassed(steps, "Net" if steps else ""), 1, 27)]
-        recording.write(model, 40, {"checksum_max": sums, "checksum_min": sums}, rank=rank, world_size=2, events=known)
+        recording.write(
+            model,
+            40,
+            {"checksum_max": sums, "checksum_min": np.where(sums > 0, sums, np.inf)},
+            rank=rank,
+            world_size=2,
+            events=known,
+        )
     (finding,) = recording.diagnose(mismatch.RULE).findings
     return finding
 
@@ -249,3 +257,11 @@ def test_replicas_whose_wrapper_is_not_called(recording: Recording, steps: int) 
     finding = past_wrapper(recording, steps)
     assert ("Call the wrapped model" in finding.remedy[0].text) == bool(steps)
     assert (finding.facts.get("cause_class") == "replicas") == bool(steps)
+
+
+@pytest.mark.parametrize(("steps", "step"), [(8, 20), (25, 38), (0, 38)])
+def test_between_two_comparisons_the_call_past_the_wrapper_says_when(
+    recording: Recording, steps: int, step: int
+) -> None:
+    """They are alike at step 19."""
+    assert past_wrapper(recording, steps, every=19).step == step

@@ -78,3 +78,26 @@ def test_what_the_optimizer_is_given(recording: Recording, name: str, left: floa
     found = recording.diagnose(RULE).findings
     expected = [(80, severity, "loss_scale")] * bool(severity)
     assert [(each.step, each.severity, each.facts["cause_class"]) for each in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("left", "update", "expected"),
+    [
+        (1 / 65536, 1e-4, ("", "loss_scale")), (1 / 65536, 1.0, ("info", "loss_scale")), (1e-4, 1e-4, ("", "clip")),
+    ],
+    ids=["divided twice", "and Adam makes up for it", "by another number"],
+)  # fmt: skip
+def test_a_loss_that_is_scaled_by_hand(
+    recording: Recording, left: float, update: float, expected: tuple[str, str]
+) -> None:
+    is_after = np.arange(STEPS) >= 80
+    given = BATCHES / 65536 * np.where(is_after, left, 1.0)
+    series = {"loss": 1.0, "lr": 1e-3, "sampled_gradient": given, "sampled_update": np.where(is_after, update, 1.0)}
+    recording.write(
+        TABLE, STEPS, {"amax": BATCHES[np.newaxis]}, series=series,
+        events=[events.event(Optimizers(("Adam",)), 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],
+    )  # fmt: skip
+    (finding,) = recording.diagnose(RULE).findings
+    severity, cause = expected
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (80, severity or "warning", cause)
+    assert ("65536, once" in finding.remedy[0].text) == (left == 1 / 65536)

@@ -32,13 +32,20 @@ SMOOTH = 9
 GROWN = 10.0
 """Times as large as at first: gradients that have grown so may be clipped to what they were."""
 
+SAME = 0.02
+"""Part by which two divisions by one number may differ: by rounding, and what is small is lost in float16."""
+
+FELL = 0.1
+"""Part of the updates of before that is left at most where an optimizer that divides by squares does not make up for
+it."""
+
 SCALED = 8.0
 """How far from one over the loss scale what is left may be that was divided by it."""
 
 
 def shrunk(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    given = _given(evidence)
+    given = given_less(evidence)
     if given is not None:
         yield given
         return
@@ -73,8 +80,9 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
     yield _finding(evidence, since, float(np.median(left)) / usual, scale, sampled[0])
 
 
-def _given(evidence: Evidence) -> Finding | None:
-    """By what the optimizer was given of one gradient, be it of any class, beside what the backward made of it."""
+def given_less(evidence: Evidence) -> Finding | None:
+    """By what the optimizer was given of one gradient, be it of any class, beside what the backward made of it. Info
+    where updates are as large as before: one that divides by squares makes up for it."""
     sampled, low = sampled_gradient(evidence), max(evidence.start, evidence.whole_stop - STEPS)
     stop = evidence.whole_stop
     if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
@@ -95,7 +103,18 @@ def _given(evidence: Evidence) -> Finding | None:
     if left.max() > SHRUNK * usual or has_grown:
         return None
     since = low + int(at[np.flatnonzero(part[at] > SHRUNK * usual)[-1] + 1])
-    return _finding(evidence, since, float(np.median(left)) / usual, scale, sampled[0], is_given=True)
+    part = float(np.median(left)) / usual
+    # What had been divided out once is divided out again where a loss is scaled by hand, without a scaler.
+    twice = 1 / usual if usual <= SHRUNK and abs(part / usual - 1) <= SAME else 0.0
+    return _finding(evidence, since, part, scale, sampled[0], twice=twice, is_given=True)
+
+
+def _updates_fell(evidence: Evidence, since: int) -> bool:
+    """Whether the updates of the sampled parameter are far smaller than they were before `since`."""
+    before = evidence.largest(UPDATE, max(evidence.start, since - LASTING), since)
+    now = evidence.largest(UPDATE, max(since, evidence.whole_stop - LASTING), evidence.whole_stop)
+    before, now = before[np.isfinite(before)], now[np.isfinite(now)]
+    return bool(len(before) and len(now) and np.median(now) <= FELL * np.median(before))
 
 
 def is_one_over(evidence: Evidence, part: float, scale: Array, within: float = SCALED) -> bool:
@@ -105,9 +124,10 @@ def is_one_over(evidence: Evidence, part: float, scale: Array, within: float = S
 
 
 def _finding(
-    evidence: Evidence, since: int, part: float, scale: Array, name: str, *, is_given: bool = False
+    evidence: Evidence, since: int, part: float, scale: Array, name: str, *, twice: float = 0.0, is_given: bool = False
 ) -> Finding:
-    """`is_given`: by what the optimizer was given, which says nothing of updates that are divided by squares."""
+    """`is_given`: by what the optimizer was given, which says nothing of updates that are divided by squares. `twice`:
+    the number that gradients had been divided by before, and are again since; 0: none."""
     rank = only_rank(evidence)
     is_scale = is_one_over(evidence, part, scale)
     times = f"{1 / part:.3g}"
@@ -115,6 +135,10 @@ def _finding(
         f"Cause (likely): loss scaling: that is about what a division by the loss scale, {np.nanmedian(scale):.0f}, "
         "leaves. scaler.step() divides by it, and so does other code before."
         if is_scale
+        else f"Cause (likely): loss scaling, by hand. Before, the optimizer was given 1/{twice:.6g} of what the "
+        f"backward made, as where a loss is multiplied by {twice:.6g} and gradients are divided by it; since then they "
+        "are divided by the same number a second time."
+        if twice
         else "Cause (likely): code between the backward and optimizer.step() that divides or clips the gradients."
     )
     what = (
@@ -127,7 +151,7 @@ def _finding(
         if is_given
         else f"Of {name} the change at each step was compared with rate times gradient"
     )
-    is_harmless = is_given and keeps_squares(evidence)
+    is_harmless = is_given and keeps_squares(evidence) and not _updates_fell(evidence, since)
     return Finding(
         severity="info" if is_harmless else "",
         rank=rank, step=since, subject="shrunk", tensor=name, kind="grad",
@@ -142,6 +166,9 @@ def _finding(
             Remedy(
                 "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step: scaler.step() then "
                 "does not divide again." if is_scale
+                else f"Divide by the loss scale, {twice:.6g}, once: look for the second place between loss.backward() "
+                "and optimizer.step() that does, such as a function that unscales and clips. Or leave it to "
+                "torch.amp.GradScaler." if twice
                 else "Look for what writes to .grad between loss.backward() and optimizer.step().",
                 "scaler.scale(loss).backward()\n"
                 "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
@@ -151,5 +178,5 @@ def _finding(
                 "backward made",
             ),
         ),
-        facts={"since_step": since, "part": part, "cause_class": "loss_scale" if is_scale else "clip"},
+        facts={"since_step": since, "part": part, "cause_class": "loss_scale" if is_scale or twice else "clip"},
     )  # fmt: skip

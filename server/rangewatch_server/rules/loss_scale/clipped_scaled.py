@@ -71,6 +71,8 @@ def _finding(
             ),
         ),
         facts={
+            # What an optimizer that is new does at its first step is recorded from the second on.
+            "cause_step": evidence.start if since == evidence.start + 1 else since,
             "since_step": since, "seen_step": seen, "max_norm": known.max_norm, "loss_scale": scale, "norm": usual,
             "is_over": is_over, "cause_class": "clip",
         },
@@ -89,5 +91,12 @@ RULE = Rule(
     thresholds=(
         Threshold("most_share", 0.01, "of the loss scale", "A larger limit of the norm is meant for scaled gradients."),
     ),
-    explains=("loss_plateau", "loss_stuck", "vanishing_gradient", "gradient_underflow", "underflow_rising"),
+    explains=(
+        "loss_plateau",
+        "loss_stuck",
+        "vanishing_gradient",
+        "gradient_underflow",
+        "underflow_rising",
+        "update_ratio",
+    ),
 )

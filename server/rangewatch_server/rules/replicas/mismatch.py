@@ -496,9 +496,12 @@ def _parting(evidence: Evidence, diff: Difference) -> _Parting | None:
 
 
 def began(evidence: Evidence, diff: Difference) -> int:
-    """The step at which they parted, where it is known; else the first at which they were compared and differed."""
-    parting = _parting(evidence, diff)
-    return diff.step if parting is None else parting.step
+    """The step at which they parted, where it is known, or from which on nothing reduced their gradients; else the
+    first at which they were compared and differed."""
+    if (parting := _parting(evidence, diff)) is not None:
+        return parting.step
+    past = bypassed(evidence, diff)
+    return past.since if past is not None and past.since >= (diff.alike or 0) else diff.step
 
 
 def _decided(axes: Sequence[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.gradients.shrunk_gradients import is_one_over
+from rangewatch_server.rules.gradients.shrunk_gradients import given_less, is_one_over
 from rangewatch_server.rules.loss.series import rates
 from rangewatch_server.rules.optimizers import keeps_squares
 from rangewatch_server.rules.phrases import place
@@ -87,6 +87,8 @@ def frozen(evidence: Evidence) -> Iterator[Finding]:
     least = float(left[-len(still) :].min() / usual)
     if given <= LEAST or (not is_zero and given < ALIKE * _given(evidence, gradients, began)):
         return
+    if (less := given_less(evidence)) is not None and less.severity != "info":
+        return  # it was given less since then, and nothing that was too large
     largest, largest_at = _largest(evidence, gradients, began, int(still[0]))
     scale = evidence.series("loss_scale", began, int(still[-1]) + 1) if evidence.is_loss_scaled else np.ones(1)
     is_scale = not is_zero and is_one_over(evidence, least, scale, SCALED)
