@@ -443,6 +443,16 @@ class LossBroadcast(Details, frozen=True):
     result: Shape = ()
 
 
+class LossChanged(Details, frozen=True, omit_defaults=True):
+    """From the event's step on a loss is computed by other operations than any before: the names of those that are
+    nearest to it, `before` and `after`, such as ("Mean", "Pow", "Sub"). Of a function of torch's with "mean" or "sum".
+    """
+
+    KIND = "loss_changed"
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
 class RepeatedOrder(Details, frozen=True):
     """A loader whose `sampler`, a class, is there to shuffle gave the pass that began in step `first` the order of the
     one before; `repeats` passes in a row, 0: no longer. Known by the sampler's `epoch`, or where `batches` is more than

@@ -107,6 +107,21 @@ def test_a_division_by_zero(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize(
+    ("loss", "is_given", "numel", "cause"),
+    [
+        (float("nan"), True, 1, "mask"), (float("inf"), True, 1, "forward_arithmetic"),
+        (float("nan"), False, 1, "forward_arithmetic"), (float("nan"), True, 2, "forward_arithmetic"),
+    ],
+    ids=["0 of 0", "not 0 / 0", "a result of the model", "of rows"],
+)  # fmt: skip
+def test_a_mean_over_nothing(recording: Recording, loss: float, is_given: bool, numel: int, cause: str) -> None:
+    divisor = SavedValue("Div", "other", is_given=is_given, value=value(numel=numel, zero_count=1))
+    finding = of_loss(recording, LossGraph(risky=(divisor,)), loss=loss)
+    assert finding.facts["cause_class"] == cause
+    assert ("left out" in finding.remedy[0].text) == (cause == "mask")
+
+
+@pytest.mark.parametrize(
     ("ops", "cause"),
     [
         (("Softmax", "Div", "Sum"), "forward_arithmetic"), (("Sqrt", "Div"), "backward_arithmetic"),

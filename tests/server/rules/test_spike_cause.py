@@ -831,3 +831,33 @@ def test_gradients_that_rise_alone_are_of_no_term(recording: Recording) -> None:
     recording.write(layers, STEPS, {"amax": amax}, series={"loss": jumped(20)})
     (finding,) = recording.diagnose(exploding_gradient.RULE).findings
     assert cause(finding) != "regularization"
+
+
+MEAN, SUM, TERM = ("Mean", "Pow", "Sub"), ("Sum", "Pow", "Sub"), ("Add", "Mean", "Pow")
+CLASSES = ("NllLoss mean", "Index")
+STAYING = np.r_[2 + NOISE.normal(0, 0.05, AT), np.full(STEPS - AT, 5.0)]
+FALLING = np.r_[2 + NOISE.normal(0, 0.05, AT), 5 * 0.95 ** np.arange(STEPS - AT)]
+
+
+@pytest.mark.parametrize(
+    ("after", "since", "loss", "expected"),
+    [
+        (SUM, AT, None, ("warning", "forward_arithmetic", "Take the mean again")),
+        (SUM, AT, FALLING, ("warning", "forward_arithmetic", "Take the mean again")),
+        (CLASSES, AT, STAYING, ("warning", "forward_arithmetic", "Look at which loss")),
+        (CLASSES, AT, FALLING, ("info", None, "Look whether the data")),
+        (TERM, AT, FALLING, ("warning", "regularization", "Look at which loss")),
+        (SUM, AT - 1, None, ("warning", "data", "Look at the batch")),
+    ],
+    ids=["a sum", "a sum that is learned", "another", "another that is learned", "a term more", "the step before"],
+)  # fmt: skip
+def test_a_loss_that_is_computed_otherwise(
+    recording: Recording, after: tuple[str, ...], since: int, loss: Any, expected: tuple[str, str | None, str]
+) -> None:
+    known = [events.event(events.LossChanged(MEAN, after), 1, since)]
+    series = {} if loss is None else {"loss": loss}
+    finding = found(recording, (GRAD, AT, 30.0), series=series, events=known)
+    severity, named, advice = expected
+    assert (finding.severity, cause(finding)) == (severity, named)
+    assert finding.remedy[0].text.startswith(advice)
+    assert (f"{' of '.join(after)}, where it was Mean of Pow of Sub" in " ".join(finding.evidence)) == (since == AT)

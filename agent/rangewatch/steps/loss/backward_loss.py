@@ -14,6 +14,7 @@ from rangewatch.recording.observer import StepReader, is_being_captured, local_p
 from rangewatch.recording.rows.mirror import TENSOR
 from rangewatch.steps.interface import StepRecorder
 from rangewatch.steps.loss.loss_broadcast import LossBroadcasts
+from rangewatch.steps.loss.loss_changes import LossChanges
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss.loss_targets import LossTargets
@@ -32,6 +33,7 @@ class BackwardLoss(StepReader):
     def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
         self._agent, self._scaling, self._graph = agent, scaling, graph
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
+        self._changes = LossChanges(agent.events)
         self._targets = LossTargets(agent.values, agent.observer)
         self._unscaled = UnscaledLosses(agent.events, scaling)
         self._last_read, self._began, self._ended_at = -1, -1, -1
@@ -57,6 +59,8 @@ class BackwardLoss(StepReader):
             gradient = kwargs.get("grad_tensors", args[1] if len(args) > 1 else None)
             self._unscaled.began(began_at, gradient, self._began)
             self._functions.began(began_at, self._began)
+            if self._changes.began(began_at):
+                self._broadcasts.look_again()
             self._broadcasts.began(began_at)
             self._targets.began(began_at, self._began)
 

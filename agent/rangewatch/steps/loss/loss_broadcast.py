@@ -21,7 +21,7 @@ from rangewatch.steps.loss.kept_values import kept_value
 from rangewatch.wire.events import LossBroadcast
 
 MOST_BACKWARDS = 8
-"""The first backwards, whose graphs are looked at."""
+"""The first backwards, whose graphs are looked at; and each that is the first of another kind."""
 
 MOST_NODES = 64
 """Operations of one, the nearest to the loss."""
@@ -59,7 +59,11 @@ class LossBroadcasts:
     """Called with what each backward of the process began with, by the training thread."""
 
     def __init__(self, events: Events) -> None:
-        self._events, self._left = events, MOST_BACKWARDS
+        self._events, self._left, self._is_known = events, MOST_BACKWARDS, False
+
+    def look_again(self) -> None:
+        """The loss is computed otherwise from the next backward on."""
+        self._left = max(self._left, 1) if not self._is_known else 0
 
     def began(self, loss: Any) -> None:
         """A backward begins at `loss`."""
@@ -67,7 +71,7 @@ class LossBroadcasts:
             self._left -= 1
             known = loss_broadcast(loss.grad_fn)
             if known is not None:
-                self._left = 0
+                self._left, self._is_known = 0, True
                 self._events.add(known)
 
 

@@ -19,6 +19,7 @@ from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.batch import given_moved
 from rangewatch_server.rules.loss.spike.calls import longer_recurrence, summed_losses
 from rangewatch_server.rules.loss.spike.cause import Explanation, explained
+from rangewatch_server.rules.loss.spike.changed_loss import of_changed_loss
 from rangewatch_server.rules.loss.spike.weights import thawed_before
 from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
@@ -450,6 +451,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         _other_size(evidence, name, first, cause)
         or _longer(evidence, name, first)
         or _stage(evidence, first, cause)
+        or _other_loss(evidence, name, first, cause)
         or _new_part(evidence, first, cause)
     )
     summed = _summed(evidence, first)
@@ -614,6 +616,29 @@ def _stage(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
             )
     return ""
 
+
+FALLS, NO_HIGHER = 0.95, 1.3
+"""Part of the first value of another loss below which its last ones are that is learned; and how many times as high
+none of them may be."""
+
+
+def _other_loss(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> str:
+    """A sentence, where the loss is computed by other operations from that very step on, be it no sum in place of a
+    mean and no term more, and falls since; else "": where it is meant nothing is wrong."""
+    other = of_changed_loss(evidence, jump.step)
+    if other is None or other.is_sum or other.is_term or cause.cause != other.candidate.cause:
+        return ""
+    values = evidence.series(name, jump.step, min(evidence.whole_stop, jump.step + HISTORY))
+    values = values[np.isfinite(values)]
+    if len(values) < FEW_SINCE or values.max() > NO_HIGHER * values[0]:
+        return ""
+    if not np.median(values[-max(2, len(values) // 3) :]) <= FALLS * values[0]:
+        return ""
+    return f"{other.candidate.supports[0]} It falls since."
+
+
+FEW_SINCE = 4
+"""Values of another loss that show whether it is learned."""
 
 GARBAGE = 1e15
 """Magnitude of an output that no initialisation gives, and memory that was never written may."""

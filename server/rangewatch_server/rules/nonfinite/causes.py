@@ -402,6 +402,13 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
     elif origin.cause == "operation" and made is not None and made.op in operations.SOFTMAX:
         text = operations.of_masked_row(made.op)
         yield Candidate("mask", 0.86, (text,), ("The mask itself was not recorded.",))
+    elif origin.cause == "empty":
+        text = (
+            "In the loss 0 was divided by 0, and the divisor is one number that no gradient goes through, such as a "
+            "count of targets or a sum of a mask: nothing of this batch counted."
+        )
+        against = "A running average or a deviation, which may be 0 as well, is no count."
+        yield Candidate("mask", 0.88, (text,), (against,))
     elif origin.cause == "operation" and made is not None:
         # In float32 an exponential is Inf above 88, which is as a rule where a training has diverged before.
         weight = 0.93 if made.value.dtype in operations.NARROW else 0.87

@@ -61,6 +61,12 @@ def made_by(graph: LossGraph) -> SavedValue | None:
     return result or (None if given(graph) is not None else next(iter(graph.risky), None))
 
 
+def is_empty_count(made: SavedValue) -> bool:
+    """Whether it divides by one number, which no gradient goes through, that is 0: of a loss that is NaN by 0 / 0, what
+    was to be averaged was counted, and there was nothing."""
+    return made.op in ("Div", "Reciprocal") and made.is_given and made.value.numel == made.value.zero_count == 1
+
+
 def given(graph: LossGraph) -> SavedValue | None:
     """Of what the loss was given from outside the operand with the fewest bad elements, a target rather than others;
     None where results were bad."""

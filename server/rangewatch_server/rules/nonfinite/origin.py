@@ -26,7 +26,8 @@ from rangewatch_server.rules.replicas.along_axes import mesh_of
 class Origin(msgspec.Struct, frozen=True):
     """`kind`: "data", "sent" (by another rank), "weight", "optimizer", "forward", "between" (code between modules),
     "loss", "backward" or "reduction". `cause` separates forward origins, see `forward.cause_of`, and those of a loss:
-    an "operation" that is known, what it was "given" from outside, or that being bad as a whole ("outside"); "" else.
+    an "operation" that is known, a mean over nothing ("empty"), what it was "given" from outside, or that being bad as
+    a whole ("outside"); "" else.
     `where`: the module or parameter to look at, "" for the model itself or its loss; the rank that has sent it.
     `reported`: sentences.
     """
@@ -347,8 +348,8 @@ def _loss(case: Case, loss: float) -> Origin:
         return Origin("loss", "", tuple(reported))
     came = operations.given(graph)
     cause = "" if came is None else "outside" if operations.is_whole(came) else "given"
-    if operations.made_by(graph) is not None:
-        cause = "operation"
+    if (made := operations.made_by(graph)) is not None:
+        cause = "empty" if np.isnan(loss) and operations.is_empty_count(made) else "operation"
     elif not cause and graph.loaded is not None and graph.loaded.bad_count:
         cause = "loaded"
     return Origin("loss", "", (*reported, *operations.sentences(case)), cause)

@@ -83,10 +83,18 @@ RULE = Rule(
     severity="warning",
     explanation="A prediction of shape (B, 1) and a target of (B,), or the other way round, are broadcast to (B, B) in "
     "`mse_loss`, `(pred - target) ** 2` and the like. Nothing fails: the loss falls a little, down to the variance of "
-    "the targets, and the model learns their mean. The shapes in the graph of the first eight losses say so: what has "
-    "a gradient is spread over the batch a second time by what has none, and goes to a mean or a sum. Pairs that are "
-    "meant, where both have a gradient or where the loss itself adds the dimension (`unsqueeze`), are not reported, "
-    "nor batches of fewer than five rows. Not seen inside a loss that is compiled.",
+    "the targets, and the model learns their mean. The shapes in the graph of the first losses say so, or of the first "
+    "that is computed otherwise: what has a gradient is spread over the batch a second time by what has none, and goes "
+    "to a mean or a sum. Pairs that are meant, where both have a gradient or where the loss itself adds the dimension "
+    "(`unsqueeze`), are not reported, nor batches of fewer than five rows. Not seen inside a loss that is compiled.",
     check=check,
-    explains=("loss_plateau", "loss_stuck", "update_ratio", "vanishing_gradient"),
+    explains=(
+        "loss_plateau",
+        "loss_stuck",
+        "update_ratio",
+        "vanishing_gradient",
+        "loss_spike",
+        "short_spike",
+        "exploding_gradient",
+    ),
 )

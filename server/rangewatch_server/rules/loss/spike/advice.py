@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.loss.learning_rate import Rate
+from rangewatch_server.rules.loss.spike import changed_loss
+from rangewatch_server.rules.loss.spike.changed_loss import ChangedLoss
 from rangewatch_server.rules.loss.spike.weights import Thawed
 from rangewatch_server.rules.nonfinite.causes import LIKELY, Candidate
 from rangewatch_server.rules.rule import Remedy
@@ -62,6 +64,7 @@ def verdict(
     is_of_all_since: bool,
     is_of_calls: bool = False,
     climbs: bool = False,
+    changed: ChangedLoss | None = None,
 ) -> Iterator[str]:
     if not order:
         yield "Why is not known: nothing else that was recorded left its usual range with it."
@@ -75,6 +78,8 @@ def verdict(
         name, test = ("gradients that are summed" if best.cause == "optimizer" else "a longer recurrence"), _AS_BEFORE
     if climbs:
         name, test = "the direction of the updates", _UPHILL
+    if changed is not None:
+        name, test = changed_loss.NAME, changed_loss.TEST
     yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
         yield f"Not known: {text}"
@@ -96,12 +101,16 @@ def remedies(
     thawed: Thawed | None = None,
     is_of_calls: bool = False,
     climbs: bool = False,
+    changed: ChangedLoss | None = None,
 ) -> Iterator[Remedy]:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)  # after scaler.unscale_(optimizer)"
     is_named = bool(order) and (order[0].weight >= LIKELY or order[0].cause == "data")
     cause = order[0].cause if is_named else ""
     because = order[0].supports[0].partition(": ")[0].rstrip(".") if cause else "based on the loss alone"
-    if is_of_calls and cause == "optimizer":
+    if changed is not None and cause:
+        yield changed_loss.remedy(changed, step, because)
+        yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", clip, because)
+    elif is_of_calls and cause == "optimizer":
         yield Remedy(
             "Divide each microbatch's loss by their number before its backward; or lower the learning rate as far, or "
             "clip the gradients, where their sum is meant.",

@@ -21,6 +21,7 @@ from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
 from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
+from rangewatch_server.rules.loss.spike.changed_loss import of_changed_loss
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.climb import of_climb
 from rangewatch_server.rules.loss.spike.dead_units import dead_layer, idle_experts
@@ -97,9 +98,10 @@ def explained(
     term = None if outputs else raised_term(evidence, step, HISTORY)
     idle, dead = idle_experts(evidence, step), dead_layer(evidence, step)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
+    other = of_changed_loss(evidence, step)
     climbed = list(of_climb(evidence, name, step, has_rate=rate is not None))
     every = [
-        *of_mode(evidence, step), *anew, *written, *restored, *calls,
+        *of_mode(evidence, step), *anew, *written, *restored, *calls, *(() if other is None else (other.candidate,)),
         *(each.candidate for each in (term, idle, dead) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *climbed,
@@ -121,6 +123,7 @@ def explained(
         )
     order = sorted(best.values(), key=lambda each: (-each.weight, each.cause))
     first = order[0] if order else Candidate("", 0.0)
+    changed = other if other is not None and first.supports[:1] == other.candidate.supports else None
     climbs = bool(climbed) and first.supports[:1] == climbed[0].supports
     is_of_calls = bool(calls) and first.supports[:1] == calls[0].supports
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
@@ -130,7 +133,8 @@ def explained(
         place = each.entry if each is not None and first.cause == each.candidate.cause else place
     sentences = [
         *verdict(
-            order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls, climbs=climbs
+            order, are_written=bool(written), is_of_all_since=is_of_all_since, is_of_calls=is_of_calls, climbs=climbs,
+            changed=changed,
         ),
         *([whose] if whose else []),
         *(f"Attention logits left their band with it: {name_of(evidence, each)}." for each in logits[:1]),
@@ -145,6 +149,7 @@ def explained(
                 thawed=thawed,
                 is_of_calls=is_of_calls,
                 climbs=climbs,
+                changed=changed,
             )
         ),
         None if place is None else place.fqn, None if place is None else place.kind, rank,
