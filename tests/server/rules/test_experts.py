@@ -172,6 +172,18 @@ class TestWithoutCounts:
         assert (before.tensor, before.step) == (found.tensor, found.step)  # one more has none by now
         assert recording.diagnose(dead_expert.RULE, stop=103).findings == ()
 
+    @pytest.mark.parametrize(("numel", "is_inside"), [(32, True), (0, False)], ids=["given rows", "given none"])
+    def test_an_expert_whose_units_are_dead(self, recording: Recording, numel: int, is_inside: bool) -> None:
+        """A loop over all experts calls those that get no row, too."""
+        model = [*BY_HAND, *(tensor(f"moe.experts.{at}", "output", 5 + at) for at in range(4))]
+        amax, elements = np.ones((9, STEPS)), np.full((9, STEPS), 32.0)
+        amax[3, 40:], amax[7, 40:], elements[7, 40:] = 0, 0, numel
+        recording.write(model, STEPS, {"amax": amax, "call_count": 1.0, "numel": elements})
+        (found,) = recording.diagnose(dead_expert.RULE).findings
+        assert (found.step, found.facts["where"], found.facts["cause_class"]) == (40, "moe.experts.2", "dead_units")
+        assert ("dead units in it" in " ".join(found.evidence)) == is_inside
+        assert ("initialise them anew" in found.remedy[0].text) == is_inside
+
     def test_however_many_are_idle_a_few_reads_say_since_when(
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -201,7 +213,7 @@ class TestWithoutCounts:
         amax = np.ones((5, STEPS))
         amax[1, 20:] = 0
         (found,) = self.write(recording, amax, model)
-        assert found.facts["where"] == "ff.parts"
+        assert found.facts["where"] == "ff.parts.0"
 
     @pytest.mark.parametrize("fqn", ["layers", "heads", "blocks.0.experts_of_old.branches"])
     def test_other_lists_are_not_judged(self, recording: Recording, fqn: str) -> None:

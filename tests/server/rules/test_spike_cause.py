@@ -684,6 +684,30 @@ def test_a_backward_of_what_was_multiplied_after_it_was_logged(
 
 
 @pytest.mark.parametrize(
+    ("first", "loss", "expected"),
+    [(1, 2.0, ("backward_arithmetic", "mlp")), (0, 2.0, ("forward_arithmetic", None)), (1, 9.0, None)],
+    ids=["inside", "from the loss on", "the loss rose"],
+)  # fmt: skip
+def test_a_backward_that_makes_gradients_large_in_the_midst_of_the_model(
+    recording: Recording, first: int, loss: float, expected: tuple[str, str | None] | None
+) -> None:
+    """What lies nearer to the loss has usual gradients, and what lies before it a thousand times as large."""
+    layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(("head", "mlp", "embed"))]
+    layers += [tensor(f"{name}.weight", "grad", 3 + at) for at, name in enumerate(("head", "mlp", "embed"))]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (6, STEPS))
+    amax[first:3, AT : AT + 5] *= 1e3
+    amax[3 + first :, AT : AT + 5] *= 1e3
+    values = 2 + NOISE.normal(0, 0.05, STEPS)
+    values[AT] = loss
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": values})
+    finding = recording.diagnose(exploding_gradient.RULE).findings[0]
+    if expected is None:
+        assert cause(finding) != "backward_arithmetic"
+    else:
+        assert (cause(finding), finding.facts.get("where")) == expected
+
+
+@pytest.mark.parametrize(
     ("calls", "after", "expected"),
     [(3.0, 3.0, "data"), (1.0, 1.0, "weight"), (3.0, 1.0, "weight"), (9.0, 9.0, "weight")],
 )

@@ -17,7 +17,7 @@ from rangewatch_server.rules.experts.loads import (
     since,
 )
 from rangewatch_server.rules.experts.without_gradient import LASTING as STEPS_IDLE
-from rangewatch_server.rules.experts.without_gradient import Idle, idle_experts
+from rangewatch_server.rules.experts.without_gradient import Idle, gives_zeros, idle_experts
 from rangewatch_server.rules.experts.without_gradient import since as idle_since
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank
@@ -52,28 +52,46 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
     what = f"expert {numbers}" if len(first.experts) == 1 else f"{len(first.experts)} experts ({numbers})"
     others = ", ".join(f"{len(each.experts)} of {each.fqn}" for each in idle[1:MOST_NAMED])
     because = "based on the gradients of each expert's parameters"
+    silent = gives_zeros(evidence, first, step)
+    one = f"{first.fqn}.{first.experts[0]}" if len(first.experts) == 1 else ""
+    why = (
+        f"what {'it gives' if one else 'they give'} is exactly 0."
+        if silent
+        else f"no token reaches {'it, or it is' if one else 'them, or they are'} frozen by code."
+    )
     return Finding(
         rank=rank, step=step, subject="idle",
         summary=f"{place(step, rank)}: {what} of the {first.count} of {first.fqn} "
-        f"{'has' if len(first.experts) == 1 else 'have'} had a gradient of exactly 0 since: "
-        f"no token reaches {'it, or it is' if len(first.experts) == 1 else 'them, or they are'} frozen by code.",
+        f"{'has' if one else 'have'} had a gradient of exactly 0 since: {why}",
         evidence=(
             f"In the last {STEPS_IDLE} steps and more no parameter of theirs, such as {parameter}, had a "
             "gradient other than 0, while the others of the list had one in most steps.",
-            "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself.",
+            *([] if silent else [_NOT_CHOSEN]),
             *([f"So are {others}."] if others else []),
+            f"Cause (likely): dead units in it. {silent}" if silent else
             "Cause (likely): the router, which has collapsed onto few experts, as where its balancing loss is computed "
             "and not added. Against that: the experts may be frozen by code, or their outputs not used.",
+            "What would decide: print what its activation gives for one batch." if silent else
             "What would decide: count the rows that each expert is given.",
         ),
         remedy=(
+            Remedy(
+                f"Look at what wrote to the weights and biases of {one or 'these experts'} at step {step}, and at the "
+                "size of the update right before it: units of a ReLU whose inputs are all negative get no gradient and "
+                f"stay dead. Go back to a checkpoint from before step {step}, or initialise them anew.",
+                "", "rows reach them, and what they give is 0 in every element",
+            ),
+        ) if silent else (
             *balancing(because),
             Remedy("See whether the balancing loss that the model returns is added to the loss.",
                    "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because),
         ),
         facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0],
-               "since_step": step, "where": first.fqn, "cause_class": "dead_units"},
+               "since_step": step, "where": one or first.fqn, "cause_class": "dead_units"},
     )  # fmt: skip
+
+
+_NOT_CHOSEN = "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself."
 
 
 def _finding(evidence: Evidence, dead: list[tuple[Recent, Array]]) -> Finding:
@@ -96,7 +114,7 @@ def _finding(evidence: Evidence, dead: list[tuple[Recent, Array]]) -> Finding:
         f"{none} any more.",
         evidence=(
             f"In the last {LASTING} steps the mean of its {router.experts} experts got {mean:,.0f} tokens.",
-            "An expert without tokens gets no gradient: it does not learn, and is not chosen again by itself.",
+            _NOT_CHOSEN,
             *([over] if (over := over_ranks(first)) else []),
             *([f"{count} experts of {len(dead)} routers are so: {named([each for each, _ in dead])}."]
               if len(dead) > 1 else []),
@@ -125,4 +143,5 @@ RULE = Rule(
         ),
     ),
     links=lambda run_id, _: (("Experts", f"/runs/{run_id}/experts"),),
+    explains=("vanishing_gradient",),
 )

@@ -97,6 +97,29 @@ def _idle(fqn: str, experts: Mapping[int, list[str]], recorded: Mapping[str, int
     return Idle(fqn, len(experts), tuple(dead), {number: experts[number] for number in dead})
 
 
+def gives_zeros(evidence: Evidence, of: Idle, step: int) -> str:
+    """A sentence, where rows reach all of these experts, and all that they give is 0 since `step`; else ""."""
+    entries, low = evidence.tensors.entries, max(evidence.start, step - LASTING)
+    recorded = {entries[each].fqn: each for each in tensors_of(evidence, "output").tolist()}
+    rows = [recorded[name] for number in of.experts if (name := f"{of.fqn}.{number}") in recorded]
+    if len(rows) < len(of.experts):
+        return ""
+    # A loop over experts calls those that no row reaches, too, with no row.
+    names, stop = ("numel", "amax"), min(evidence.whole_stop, step + LASTING)
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, names, np.array(sorted(rows)))
+    numel, amax = (np.asarray(block.columns[each], np.float64) for each in names)
+    was, now = slice(0, step - low), slice(step - low + 1, None)
+    if stop - step < FEWEST or not ((numel[:, now] > 0).mean(axis=1) >= USUAL).all() or amax[:, now].any():
+        return ""
+    if not amax[:, was].any(axis=1).all():
+        return ""
+    return (
+        f"{'It is' if len(rows) == 1 else 'They are'} given rows in the steps since, and what "
+        f"{'it gives' if len(rows) == 1 else 'they give'} is 0 in every element, where it had not been: no unit "
+        "fires for any of them."
+    )
+
+
 def since(evidence: Evidence, of: Idle) -> tuple[int, str]:
     """Since which step the one of them that has had no gradient for the longest has had none, and a parameter of it."""
     recorded = {evidence.tensors.entries[each].fqn: each for each in tensors_of(evidence, "grad").tolist()}

@@ -17,6 +17,7 @@ from rangewatch_server.rules.loss.spike.bands import (
     FEWEST,
     INPUT_BITS,
     OUT_DEVIATIONS,
+    Placed,
     Riser,
     activations,
     is_input_side,
@@ -25,6 +26,7 @@ from rangewatch_server.rules.loss.spike.bands import (
     stays,
 )
 from rangewatch_server.rules.nonfinite.causes import Candidate
+from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.recent import Array, tensors_of
 from rangewatch_server.rules.trend import MAD
 
@@ -195,12 +197,47 @@ def of_multiplied(evidence: Evidence, name: str, step: int, rank: int | None) ->
     slack = max(FACTOR_SLACK, FACTOR_PART * of_outputs)
     if of_outputs < FAR_FACTOR_BITS or not np.isfinite(of_outputs) or abs(rise - of_outputs) > slack:
         return
+    # What begins in the midst of the model goes to all that lies before it, and not to what lies behind.
+    nearest = _median_rise(evidence, _nearest(evidence), low, step, rank)
+    if nearest is not None and abs(nearest - of_outputs) > slack:
+        return
     text = (
         f"The gradients rose at that very step, those of outputs to about {2.0**of_outputs:.3g} times what was usual "
         f"and those of parameters to {2.0**rise:.3g} times, while no output rose and the loss that is logged did not: "
         "what the backward began with was multiplied after that, as by a weight of the batch, or a scale."
     )
     yield Candidate("forward_arithmetic", 0.84, (text,))
+
+
+BACKWARD_BITS, STILL_BITS = 6.0, 1.5
+"""Bits by which gradients must have risen in the midst of the backward, and by which none nearer to the loss may."""
+
+
+def of_backward(evidence: Evidence, name: str, step: int, rank: int | None) -> Placed | None:
+    """Gradients rose at that step from some place of the backward on, and neither those nearer to the loss nor the loss
+    or any output did: what lies there makes them so large."""
+    low, losses = (
+        max(evidence.start, step - HISTORY),
+        evidence.series(name, max(evidence.start, step - HISTORY), step + 1),
+    )
+    before = losses[:-1][np.isfinite(losses[:-1])]
+    if step - low < FEWEST or not len(before) or not losses[-1] <= before.max():
+        return None
+    position, entries = evidence.tensors.position, evidence.tensors.entries
+    of_outputs = tensors_of(evidence, "grad_output")
+    order = of_outputs[np.argsort(position[of_outputs], kind="stable")]
+    rises = [_median_rise(evidence, np.array([each]), low, step, rank) for each in order.tolist()]
+    known = [(each, bits) for each, bits in zip(order.tolist(), rises, strict=True) if bits is not None]
+    at = next((at for at, (_, bits) in enumerate(known) if bits >= BACKWARD_BITS), None)
+    if not at or max(bits for _, bits in known[:at]) > STILL_BITS:
+        return None
+    first, bits = known[at]
+    text = (
+        f"{capital(the(entries[first]))} is the first, counted from the loss, that rose at that very step, "
+        f"{2.0**bits:.3g} times; {the(entries[known[at - 1][0]])} and those nearer to the loss did not, and neither "
+        "did any output nor the loss: the backward of what lies between makes it so large."
+    )
+    return Placed(Candidate("backward_arithmetic", 0.82, (text,)), entries[first])
 
 
 def _gradient_rises(evidence: Evidence, step: int, rank: int | None) -> tuple[int, float | None, float | None]:
@@ -211,6 +248,15 @@ def _gradient_rises(evidence: Evidence, step: int, rank: int | None) -> tuple[in
         return low, None, None
     rises = (_median_rise(evidence, tensors_of(evidence, kind), low, step, rank) for kind in ("grad", "grad_output"))
     return low, next(rises), next(rises)
+
+
+def _nearest(evidence: Evidence) -> Array:
+    """Of the gradients of outputs the one that the backward makes first, of an output of the model's own rather than
+    the model's."""
+    tensors, entries = tensors_of(evidence, "grad_output"), evidence.tensors.entries
+    inner = np.array([each for each in tensors.tolist() if entries[each].fqn], np.int64)
+    order = inner[np.argsort(evidence.tensors.position[inner], kind="stable")] if len(inner) else tensors
+    return order[:1]
 
 
 def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:

@@ -19,7 +19,14 @@ from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, 
 from rangewatch_server.rules.loss.series import NORMS, RATES, loss_name
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
-from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_factor, of_multiplied, of_no_slope
+from rangewatch_server.rules.loss.spike.batch import (
+    given_moved,
+    of_backward,
+    of_data,
+    of_factor,
+    of_multiplied,
+    of_no_slope,
+)
 from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
 from rangewatch_server.rules.loss.spike.changed_loss import of_changed_loss
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
@@ -97,12 +104,14 @@ def explained(
     # Where a weight was changed outputs rise, and gradients before it.
     term = None if outputs else raised_term(evidence, step, HISTORY)
     idle, dead = idle_experts(evidence, step), dead_layer(evidence, step)
+    logged = loss_name(evidence)
+    inside = None if outputs or logged is None else of_backward(evidence, logged, step, rank)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
     other = of_changed_loss(evidence, step)
     climbed = list(of_climb(evidence, name, step, has_rate=rate is not None))
     every = [
         *of_mode(evidence, step), *anew, *written, *restored, *calls, *(() if other is None else (other.candidate,)),
-        *(each.candidate for each in (term, idle, dead) if each is not None),
+        *(each.candidate for each in (term, idle, dead, inside) if each is not None),
         *of_update(evidence, step, gradients, has_rate=rate is not None),
         *climbed,
         *of_rate(rate), *of_loaded(evidence, step), *of_thawed(evidence, thawed), *of_changed_mask(evidence, step),
@@ -112,7 +121,7 @@ def explained(
         ),
         *(() if is_short else of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else of_factor(evidence, name, step, rank)),
-        *(() if outputs or (logged := loss_name(evidence)) is None else of_multiplied(evidence, logged, step, rank)),
+        *(() if outputs or logged is None else of_multiplied(evidence, logged, step, rank)),
         *(() if outputs or name is None else of_no_slope(evidence, name, step)),
     ]  # fmt: skip
     best: dict[str, Candidate] = {}
@@ -129,7 +138,7 @@ def explained(
     place = _written_place(evidence, outputs) if written else _place(evidence, first.cause, outputs, ratio, rate)
     if place is None and first.cause == "learning_rate" and thawed is not None:
         place = _gradient(evidence, thawed.fqn)  # of a rate for what is trained since
-    for each in (term, dead, idle):
+    for each in (term, dead, idle, inside):
         place = each.entry if each is not None and first.cause == each.candidate.cause else place
     sentences = [
         *verdict(
