@@ -79,3 +79,11 @@ def test_a_run_that_goes_on_from_a_checkpoint(recording: Recording) -> None:
     amax[3] = 700.0
     recording.write(layers(), 50, {"amax": amax}, first=1_000)
     assert recording.diagnose(RULE).findings == ()
+
+
+def test_a_layer_that_is_given_large_inputs_itself(recording: Recording) -> None:
+    """A way past the others: in call order something small comes before it."""
+    amax = np.ones((8, 50))
+    amax[3] = 2e9
+    recording.write(layers(), 50, {"amax": amax}, series={"input_rms": 1e9})
+    assert recording.diagnose(RULE).findings == ()

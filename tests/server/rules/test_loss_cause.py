@@ -170,3 +170,18 @@ def test_where_a_gradient_was_bad_nothing_is_said_of_finite_ones(recording: Reco
     bad[GRAD, AT] = 3
     finding = found(recording, np.inf, nan_count=bad)
     assert "cause_class" not in finding.facts and "finite" not in " ".join(finding.evidence[1:-1])
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1.7e9, "data"), (1.0, "learning_rate")])
+def test_an_output_of_the_first_steps_whose_square_is_beyond_the_range(
+    recording: Recording, size: float, expected: str
+) -> None:
+    """Nothing is usual yet, so that nothing has left its usual range."""
+    tensors = [tensor("enter"), tensor("head", call_index=1), tensor("head.weight", "grad", 2)]
+    amax = np.array([[1.0, 1.0, 1.0], [1e9, 7.9e25, 1e30], [1e9, 1e30, 1e30]])
+    series = {"loss": [4.5e17, np.inf, np.inf], "input_rms": size}
+    recording.write(tensors, 3, {"amax": amax}, series=series)
+    finding = recording.diagnose(loss_nonfinite.RULE).findings[0]
+    assert (finding.step, finding.facts["cause_class"]) == (1, expected)
+    assert "The output of head was 7.9e+25" in " ".join(finding.evidence)
+    assert ("Normalise" in advice(finding)) == (expected == "data")

@@ -11,6 +11,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Array, Evidence
+from rangewatch_server.rules.loss.series import largest_input
 from rangewatch_server.rules.phrases import module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -20,6 +21,9 @@ FIRST = 4
 
 LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Conv1D")
 """Classes whose output is a sum of inputs times weights: as they are usually initialised it is about as large."""
+
+LARGE_INPUT = 30.0
+"""Root mean square from which on inputs are not of the usual size, of about 1."""
 
 FEWEST = 3
 """Such layers that are needed, to say what is usual in the model."""
@@ -88,15 +92,19 @@ def gains_of(evidence: Evidence, start: int) -> list[Gain]:
     at = int(np.argmax(usable.any(axis=0)))
     position, entries = evidence.tensors.position, evidence.tensors.entries
     order = sorted(np.flatnonzero(usable[:, at]).tolist(), key=lambda row: int(position[outputs[row]]))
-    return list(_behind(entries, outputs, amax[:, at], order))
+    given = largest_input(evidence, start, stop)
+    return list(_behind(entries, outputs, amax[:, at], order, given if given >= LARGE_INPUT else 0.0))
 
 
-def _behind(entries: Sequence[TensorEntry], outputs: Array, amax: Array, order: list[int]) -> Iterable[Gain]:
-    largest = 0.0
+def _behind(
+    entries: Sequence[TensorEntry], outputs: Array, amax: Array, order: list[int], given: float
+) -> Iterable[Gain]:
+    """`given`: how large the model's own input is, which any layer may be given besides."""
+    largest = given
     for before, row in itertools.pairwise(order):
         largest = max(largest, float(amax[before]))
         if entries[int(outputs[row])].module in LINEAR:
-            factor, above = float(amax[row] / amax[before]), float(amax[row] / largest)
+            factor, above = float(amax[row] / max(amax[before], given)), float(amax[row] / largest)
             yield Gain(int(outputs[row]), int(outputs[before]), factor, above)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rangewatch_server.rules.activations.attention_logits import is_attention
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import INPUTS
+from rangewatch_server.rules.loss.series import largest_input
 from rangewatch_server.rules.phrases import listed, module_code, module_path, place, the
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -153,8 +153,7 @@ def _remedy(evidence: Evidence, first: Saturated, module: str) -> Remedy:
             "based on the size of its output in the last steps",
         )  # fmt: skip
     stop = min(evidence.whole_stop, evidence.start + FIRST)
-    sizes = [evidence.largest(name, evidence.start, stop) for name in INPUTS if evidence.has_series(name)]
-    largest = max((float(np.nanmax(each, initial=0.0)) for each in sizes), default=0.0)
+    largest = largest_input(evidence, evidence.start, stop)
     if largest >= LARGE_INPUT:
         return Remedy(
             f"Normalise what the model is given, whose root mean square is {largest:.3g}: subtract the mean of each "

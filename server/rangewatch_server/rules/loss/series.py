@@ -125,6 +125,12 @@ def is_not_zero(evidence: Evidence, start: int | None = None) -> bool:
     return bool(len(values)) and bool(np.mean(values != 0) > MOST)
 
 
+def largest_input(evidence: Evidence, start: int, stop: int, rank: int | None = None) -> float:
+    """The largest root mean square of what the model was given in [start, stop); 0 where it is not known."""
+    sizes = [evidence.largest(name, start, stop, rank=rank) for name in INPUTS if evidence.has_series(name)]
+    return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
+
+
 def input_growth(evidence: Evidence, start: int, stop: int) -> float:
     """Bits by which what the model is given has grown over the steps [start, stop), by the samples of its inputs: the
     most of any, between its first and its last eighth; 0 where nothing is known."""

@@ -14,13 +14,14 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import max_finite_log2
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import largest_input
 from rangewatch_server.rules.loss.spike import cause as spike_cause
 from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.cause import Explanation
 from rangewatch_server.rules.nonfinite import operations
 from rangewatch_server.rules.nonfinite.causes import BLOWN, BLOWN_BITS, BY_TERM, Candidate, blown_text, ratio_of
 from rangewatch_server.rules.nonfinite.code_snippets import CLIP, LOSS
-from rangewatch_server.rules.phrases import the
+from rangewatch_server.rules.phrases import capital, the
 from rangewatch_server.rules.recent import tensors_of
 from rangewatch_server.rules.rule import Remedy
 
@@ -31,6 +32,9 @@ TARGET_BITS = 10.0
 """Bits by which gradients must be above all before them where targets are so large that the loss is Inf: the gradient
 of a square is as its root.
 """
+
+LARGE_INPUT = 1e3
+"""Root mean square of inputs that no first layer is initialised for."""
 
 AT_FIRST = 8
 """First steps, and last ones, whose losses say how far it has grown since it began."""
@@ -71,7 +75,42 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
         return _made(made, finite, rank)
     if (grown := _grown_since_it_began(evidence, name, step, rank)) is not None:
         return _blown(grown, finite, rank)
+    if not is_nan and (large := _beyond_squares(evidence, step, rank)) is not None:
+        return _of_first_steps(evidence, large, step, finite, rank)
     return _range(evidence, step, finite, rank, is_nan=is_nan)
+
+
+def _beyond_squares(evidence: Evidence, step: int, rank: int) -> str | None:
+    """A sentence, where the square of the largest output alone is beyond the range of its dtype."""
+    outputs = activations(evidence)
+    amax = _amax(evidence, outputs, step, rank) if len(outputs) else np.zeros(0)
+    if not len(amax) or not amax.max() > 0:
+        return None
+    entry, largest = evidence.tensors.entries[int(outputs[amax.argmax()])], float(amax.max())
+    if 2 * np.log2(largest) <= float(max_finite_log2([entry.dtype])[0]):
+        return None
+    return f"{capital(the(entry))} was {largest:.3g}, whose square is beyond the range of {entry.dtype}."
+
+
+def _of_first_steps(evidence: Evidence, large: str, step: int, finite: str, rank: int) -> Explanation:
+    """Before much is usual: of inputs that were never brought to about 1, or of updates."""
+    size = largest_input(evidence, evidence.start, step + 1, rank)
+    if size < LARGE_INPUT:
+        return _blown(large, finite, rank)
+    text = (
+        f"the data, which were not normalised. What the model is given is {size:.3g} in root mean square. {large} "
+        "Layers are initialised for inputs of about 1: outputs are as many times too large as inputs are, and an "
+        "update by the gradients of those is by far more."
+    )
+    remedy = Remedy(
+        "Normalise what the model is given: take off the mean and divide by the deviation, of each column or channel "
+        "over the training data. Of a time take what is left since a day of the data's own, in days or years.",
+        "def normalised(x, mean, deviation):  # of the training data\n"
+        "    return (x - mean) / deviation.clamp(min=1e-6)",
+        "a sample of the inputs of the first steps",
+    )
+    test = "Print mean and deviation of each column of a batch as the model is given it."
+    return _of(Candidate("data", 0.86, (text,)), test, (finite,), (remedy,), rank)
 
 
 def _grown_since_it_began(evidence: Evidence, name: str, step: int, rank: int) -> str | None:

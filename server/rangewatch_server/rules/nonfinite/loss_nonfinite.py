@@ -134,5 +134,6 @@ RULE = Rule(
     "to go back to a checkpoint from before that step. Where a loss scaler skipped such a step its weights were not "
     "changed, so it is not reported. A warning where the loss was finite again later.",
     check=check,
+    leads_to=("first_nonfinite",),
     explains=("evaluation_nonfinite", "loss_spike", "short_spike", "exploding_gradient", "loss_stuck", *FOLLOWING),
 )

@@ -13,7 +13,7 @@ from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import INPUTS, first_and_last, loss_name
+from rangewatch_server.rules.loss.series import first_and_last, largest_input, loss_name
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -96,7 +96,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         if is_behind and len(gains) >= LAYERS and min(factors) >= LEAST and usual >= MEDIAN:
             yield from _of_weights(evidence, gains, usual, name, float(values[0]), chance, known.classes, start)
         return
-    size = _input_size(evidence, start)
+    size = largest_input(evidence, start, start + FIRST)
     if size >= LARGE_INPUT:
         yield _of_inputs(evidence, size, name, float(values[0]), chance, known.classes, start)
         return
@@ -106,12 +106,6 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     if values[0] >= FAR * chance and usual >= EACH:
         yield from _of_weights(evidence, gains, usual, name, float(values[0]), chance, known.classes, start)
-
-
-def _input_size(evidence: Evidence, start: int) -> float:
-    """The largest root mean square of what the model was given in the first steps; 0 where it is not known."""
-    sizes = [evidence.largest(name, start, start + FIRST) for name in INPUTS if evidence.has_series(name)]
-    return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
 
 
 def _of_inputs(
@@ -214,7 +208,7 @@ def _of_outputs(evidence: Evidence, size: float, name: str, step: int) -> Iterab
         not len(values)
         or evidence.whole_stop - step < LONG
         or medians is None
-        or _input_size(evidence, step) >= LARGE_INPUT
+        or largest_input(evidence, step, step + FIRST) >= LARGE_INPUT
     ):
         return
     outputs = float(np.sqrt(max(values[0], 0.0)))

@@ -132,8 +132,8 @@ def remedies(
     elif cause == "backward_arithmetic":
         where = "in the loss of that step" if place is None else f"in {place.fqn or 'the model'} and right behind it"
         yield Remedy(
-            f"Look for a root, norm, logarithm or division of what is nearly 0 {where}, and for an autograd function or "
-            "a hook of your own there; add an epsilon, and go back to a checkpoint from before.",
+            f"Look for a root, norm, logarithm or division of what is nearly 0 {where}, and for an autograd function "
+            "or a hook of your own there; add an epsilon, and go back to a checkpoint from before.",
             "with torch.autograd.set_detect_anomaly(True):\n    pass  # run that step here, and print the gradients",
             because,
         )  # fmt: skip
