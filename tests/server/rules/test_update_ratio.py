@@ -114,6 +114,12 @@ def test_a_warm_up_that_is_moved_once_an_epoch(recording: Recording) -> None:
     assert "about step 24,000" in finding.summary and "'interval': 'step'" in finding.remedy[0].code
 
 
+@pytest.mark.parametrize(("moves", "count"), [(100, 1), (40, 0)])
+def test_a_warm_up_of_many_moves_is_none_of_epochs(recording: Recording, moves: int, count: int) -> None:
+    """A hundred steps were meant: it would take three thousand. One of 40 epochs may be meant."""
+    assert len(low_rate(recording, 2e-3 / moves * (1 + AT // 30), initial=2e-3)) == count
+
+
 def test_a_scheduler_that_is_never_moved(recording: Recording) -> None:
     (finding,) = low_rate(recording, 2e-6, classes=10)
     assert "it has not moved once in 240 steps" in finding.summary

@@ -37,6 +37,10 @@ STAIR = 24
 FAR = 4_000
 """Steps that the warm-up would take at this pace, or more."""
 
+MANY, LOW_OF_MANY = 50, 0.2
+"""Moves that it would take, or more, each of `STAIR` steps: a warm-up that counts epochs has 5 to 40 of them; and the
+part of the rate below which it must have stayed."""
+
 TINY = 5e-6
 """Of the weight: no update so far was larger. Fine-tuning at 1e-5 makes some of 1e-4."""
 
@@ -106,7 +110,8 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
     if (part >= STILL or is_still) and clips and clips[-1].far_steps and not keeps_squares(evidence):
         yield _of_clip(evidence, steps, clips[-1].max_norm, part)
         return
-    if part >= FLAT and rates.max() <= LOW * initial and _is_stairs(evidence, steps, rates, initial):
+    low = LOW_OF_MANY if _has_many(rates, initial) else LOW
+    if part >= FLAT and rates.max() <= low * initial and _is_stairs(evidence, steps, rates, initial):
         yield _of_schedule(evidence, steps, rates, initial, part)
     elif (part >= STILL or is_still) and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         is_sgd = not keeps_squares(evidence) and rates.max() <= LOW_OF_SGD
@@ -146,12 +151,19 @@ def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -
     """Whether (n,) rates stay as they are for many steps each, and are far from `initial` at this pace."""
     moved = np.diff(rates) != 0
     moves, count, last = int(moved.sum()), int(steps[-1] - steps[0]) + 1, float(rates[-1])
-    if not last > 0 or not FAR <= count * initial / last < np.inf:
+    pace = count * initial / last if last > 0 else np.inf
+    if not (FAR <= pace < np.inf or _has_many(rates, initial)):
         return False
     if not moves:
         return _begins_at_chance(evidence)
     # Where it is logged now and then, a rate that moves at each step has moved at each reading, too.
     return moves * STAIR <= count and int(np.diff(steps)[~moved].sum()) >= STAIR
+
+
+def _has_many(rates: Array, initial: float) -> bool:
+    """Whether so many moves as (n,) rates have made are a small part of those that lead to `initial`."""
+    moves, rise = int(np.count_nonzero(np.diff(rates))), float(rates[-1] - rates[0])
+    return moves > 1 and rise > 0 and initial / (rise / moves) >= MANY
 
 
 def _begins_at_chance(evidence: Evidence) -> bool:
