@@ -107,6 +107,28 @@ def test_weights_of_deviation_1_behind_norms(recording: Recording, gains: Any, l
 
 
 @pytest.mark.parametrize(
+    ("gains", "loss", "left", "size", "count"),
+    [
+        ((8, 0.9, 7, 6, 5), 8.5e8, 0.01, 0.4, 1), ((8, 0.9, 0.8, 6, 5), 8.5e8, 0.01, 0.4, 0),
+        ((8, 0.9, 7, 6, 5), 20.0, 0.5, 0.4, 0), ((8, 0.9, 7, 6, 5), 1e4, 1e-3, 0.4, 0),
+        ((8, 0.9, 7, 6, 5), 8.5e8, 0.01, 150.0, 0), ((1, 1, 2, 1, 5), 8.5e8, 0.01, 0.4, 0),
+    ],
+    ids=["most of them", "not most", "a loss that is low", "it is learned", "large inputs", "as usual"],
+)  # fmt: skip
+def test_weights_of_deviation_1_of_any_loss(
+    recording: Recording, gains: Any, loss: float, left: float, size: float, count: int
+) -> None:
+    """One layer beside another is behind it in call order, and is as large."""
+    model = [tensor("enter", call_index=0, dtype="float32", module="Linear")]
+    model += [tensor(f"{at}", call_index=1 + at, dtype="float32", module="Linear") for at in range(len(gains))]
+    sizes = np.cumprod([3.0, *gains])
+    losses = loss * np.r_[np.linspace(1.0, left, 100), np.full(100, left)]
+    recording.write(model, 200, {"amax": sizes[:, np.newaxis]}, series={"loss": losses, "input_rms": size})
+    found = recording.diagnose(initial_loss.RULE).findings
+    assert [(each.severity, each.facts["cause_class"]) for each in found] == [("warning", "weight")] * count
+
+
+@pytest.mark.parametrize(
     ("first", "last", "target", "inputs", "count"),
     [(1.7e6, 3e4, 0.8, 1.0, 1), (1.7e6, 0.5, 0.8, 1.0, 0), (2.0, 1.5, 1e-3, 1.0, 0), (1.7e6, 3e4, 0.8, 150.0, 0)],
     ids=["far too large", "it learns", "small targets", "large inputs"],

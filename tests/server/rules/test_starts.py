@@ -42,6 +42,7 @@ def rate_of(
 
 
 STUCK = np.r_[2.4, np.full(STEPS - 1, CHANCE)]
+ENTROPY = np.r_[2.4, np.full(STEPS - 1, 0.95 * CHANCE)]
 FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
 
 
@@ -53,6 +54,9 @@ FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
         ({"lr": 0.5, "loss": np.full(STEPS, 7.0), "op": "mse"}, 1),
         ({"lr": 0.02, "loss": STUCK, "left": 2e-3}, 1),
         ({"lr": 0.02, "loss": STUCK, "left": 0.25}, 0),  # what is hard to learn
+        ({"lr": 0.05, "loss": ENTROPY, "left": 1e-4}, 1),
+        ({"lr": 0.05, "loss": ENTROPY, "left": 0.02}, 0),
+        ({"lr": 0.015, "loss": ENTROPY, "left": 1e-4}, 0),
         ({"lr": 0.02, "loss": np.full(STEPS, 7.0), "op": "mse"}, 0),
         ({"lr": 2e-3, "loss": STUCK}, 0),
         ({"lr": 3.0, "loss": STUCK, "name": "SGD", "momentum": 0.9}, 1),

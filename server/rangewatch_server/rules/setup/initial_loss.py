@@ -4,7 +4,7 @@ start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -59,6 +59,10 @@ better than chance."""
 STILL = 64
 """Steps after which that is asked."""
 
+MOST_LAYERS, FIRST_LOSS, LEFT_OVER = 0.75, 1e3, 100.0
+"""Part of the layers of which it is so where the loss is of no function that says how high it begins: one beside
+another is behind that in call order; the first loss, and what must be left of it after `LONG` steps."""
+
 
 class Logits(msgspec.Struct, frozen=True):
     """The output of a linear layer over all classes, at the first step, and what comes before it."""
@@ -74,7 +78,10 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
         return  # of a run that went on from a checkpoint nothing is an initialisation's
     known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
-    if known is None or name is None:
+    if name is None:
+        return
+    if known is None:
+        yield from _of_any_loss(evidence, name, start)
         return
     if known.op == "mse" and 0 < known.target_rms < LARGE_TARGET:
         yield from _of_outputs(evidence, known.target_rms, name, start)
@@ -138,11 +145,20 @@ def _of_weights(
     evidence: Evidence, gains: Sequence[Gain], usual: float, name: str, loss: float, chance: float, classes: int,
     step: int,
 ) -> Iterable[Finding]:  # fmt: skip
-    entry, rank = evidence.tensors.entries[gains[0].tensor], only_rank(evidence)
-    yield Finding(
+    begins = f"begins at {loss:.4g}, where a model that knows nothing has ln({classes}) = {chance:.3g}"
+    known = {"loss": loss, "chance": chance, "classes": classes}
+    yield _weights(evidence, gains, usual, f"{loss_called(name)} {begins}", step, only_rank(evidence), known)
+
+
+def _weights(
+    evidence: Evidence, gains: Sequence[Gain], usual: float, text: str, step: int, rank: int | None,
+    known: Mapping[str, object],
+) -> Finding:  # fmt: skip
+    """`text`: how the loss begins."""
+    entry = evidence.tensors.entries[gains[0].tensor]
+    return Finding(
         rank=rank, step=step, tensor=entry.fqn, kind="output", subject="initial loss",
-        summary=f"{place(step, rank)}: {loss_called(name)} begins at {loss:.4g}, where a model that knows nothing has "
-        f"ln({classes}) = {chance:.3g}: all layers make what they are given {usual:.2g} times as large.",
+        summary=f"{place(step, rank)}: {text}: layers make what they are given {usual:.2g} times as large.",
         evidence=(
             f"Of {len(gains)} linear layers the output was {usual:.2g} times as large as what comes before it, in the "
             "median, at the first step; usual is about as large. From layer to layer that is multiplied.",
@@ -159,7 +175,7 @@ def _of_weights(
                 "the outputs of the first step, before any update",
             ),
         ),
-        facts={"loss": loss, "chance": chance, "classes": classes, "gain": usual, "cause_class": "weight"},
+        facts={**known, "gain": usual, "cause_class": "weight"},
     )  # fmt: skip
 
 
@@ -236,6 +252,22 @@ def _of_outputs(evidence: Evidence, size: float, name: str, step: int) -> Iterab
         ),
         facts={"loss": float(values[0]), "target_rms": size, "output_rms": outputs, "cause_class": "weight"},
     )  # fmt: skip
+
+
+def _of_any_loss(evidence: Evidence, name: str, step: int) -> Iterable[Finding]:
+    """Of a loss of any kind that begins in the thousands, where nearly all layers make what they are given larger."""
+    values, medians = evidence.series(name, step, step + FIRST), first_and_last(evidence, FEW)
+    values, gains = values[np.isfinite(values)], gains_of(evidence, step)
+    factors = np.array([each.factor for each in gains])
+    if evidence.whole_stop - step < LONG or medians is None or len(factors) < LAYERS or not len(values):
+        return
+    if values[0] < FIRST_LOSS or medians[1] < LEFT_OVER or largest_input(evidence, step, step + FIRST) >= LARGE_INPUT:
+        return
+    if np.mean(factors >= LEAST) < MOST_LAYERS or np.median(factors) < MEDIAN:
+        return
+    rank, usual = only_rank(evidence), float(np.median(factors))
+    begins = f"begins at {values[0]:.4g} and is {medians[1]:.4g} by now"
+    yield _weights(evidence, gains, usual, f"{loss_called(name)} {begins}", step, rank, {"loss": float(values[0])})
 
 
 def _logits(evidence: Evidence, start: int, classes: int) -> Logits | None:

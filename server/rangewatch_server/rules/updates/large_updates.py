@@ -35,6 +35,9 @@ COLLAPSED = 0.03
 chance for long before it is learned, and keeps about a third of it.
 """
 
+FAR_TOO_HIGH, NOTHING = 0.15, 3e-3
+"""The same where the loss stays anywhere else, as at the entropy of how frequent words are."""
+
 DIED = 1e-6
 """The same where the loss does not show whether anything is learned: nothing can be."""
 
@@ -68,7 +71,11 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
     if loss[0] <= 0:  # as of a policy: how high it is says little
         if part >= LARGE and _left(evidence, start + SEEN // 2, stop) <= DIED:
             yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level, has_died=True)
-    elif part >= LARGE or (part >= HIGH and _is_at_chance(evidence, name) and _has_collapsed(evidence)):
+    elif (
+        part >= LARGE
+        or (part >= HIGH and _is_at_chance(evidence, name) and _has_collapsed(evidence))
+        or (part >= FAR_TOO_HIGH and evidence.whole_stop >= LONG and _has_collapsed(evidence, NOTHING))
+    ):
         yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level)
 
 
@@ -86,9 +93,9 @@ def _is_at_chance(evidence: Evidence, name: str) -> bool:
     return True
 
 
-def _has_collapsed(evidence: Evidence) -> bool:
+def _has_collapsed(evidence: Evidence, most: float = COLLAPSED) -> bool:
     """Whether next to nothing is left of the gradients of most matrices."""
-    return _left(evidence, evidence.whole_stop - SEEN, evidence.whole_stop) <= COLLAPSED
+    return _left(evidence, evidence.whole_stop - SEEN, evidence.whole_stop) <= most
 
 
 def _left(evidence: Evidence, low: int, stop: int) -> float:

@@ -163,7 +163,7 @@ def _is_stairs(evidence: Evidence, steps: Array, rates: Array, initial: float) -
 def _has_many(rates: Array, initial: float) -> bool:
     """Whether so many moves as (n,) rates have made are a small part of those that lead to `initial`."""
     moves, rise = int(np.count_nonzero(np.diff(rates))), float(rates[-1] - rates[0])
-    return moves > 1 and rise > 0 and initial / (rise / moves) >= MANY
+    return moves > 1 and rise > 0 and MANY <= initial / (rise / moves) < FAR
 
 
 def _begins_at_chance(evidence: Evidence) -> bool:
