@@ -215,6 +215,7 @@ def docs_of(*names: str) -> dict[str, str]:
     return in_bench(script, *names)
 
 
+@pytest.mark.slow
 def test_each_can_be_read_and_predicts() -> None:
     """All of them but overhead.py, which needs seconds for its trainers."""
     for name, text in docs_of(*BENCHES).items():

@@ -72,6 +72,7 @@ print(json.dumps([status, (Path(sys.argv[3]) / "report.md").read_text()]))
     assert "| ratio 1.5 | at most 1.5 | 1.2 | met |" in text
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_report_says_so_first(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, GPU, "test", "--dry-run", "--out", tmp_path, "--only", "environment", "health", "sanitizer"],
