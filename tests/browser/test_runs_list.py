@@ -231,7 +231,9 @@ def test_a_row_under_the_focus_is_brought_up_to_date_all_of_it(listed: tuple[Tab
     expect(row.locator(".run-name")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_says_why_and_when_it_was_seen_last(tab: Tab, runs: Runs) -> None:
+    """Once its other ranks have been silent for 15 s."""
     page = tab.open("/")
     row = page.locator(f"[data-run='{runs.partial}']")
     expect(row).to_contain_text("Rank 3: RuntimeError: the data loader ended", timeout=30_000)
