@@ -133,6 +133,18 @@ def test_and_none_where_they_are_not(recording: Recording) -> None:
     assert not any("growth_interval" in each or "backoff" in each for each in found.evidence)
 
 
+def test_the_first_of_several_stays(recording: Recording) -> None:
+    series = scaled(300, {*range(100, 112), *range(200, 212)}, first=2.0**30)
+    counts = bad(series, GRAD_B, GRAD_A, GRAD_WEIGHT)
+    recording.write(LAYERS, 300, {"inf_count": counts}, series=series, loss_scaled=True)
+    (then,) = recording.diagnose(RULE, stop=150).findings
+    (now,) = recording.diagnose(RULE).findings
+    assert (then.step, now.step, then.summary) == (100, 100, now.summary)
+    assert "It did so once more, the last time from step 200 to 211" in " ".join(now.evidence)
+    (critical,) = recording.diagnose(RULE, stop=212).findings
+    assert (then.severity, critical.severity, now.severity) == ("warning", "critical", "warning")
+
+
 def test_a_scale_that_falls_below_use_at_times(recording: Recording) -> None:
     write(recording, scaled(200, range(5, 200, 15), first=2.0**12), GRAD_B)
     (found,) = recording.diagnose(RULE).findings

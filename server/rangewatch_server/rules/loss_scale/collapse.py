@@ -86,11 +86,17 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     history = evidence.loss_scales
     for scaler in history.scalers:
         all_bursts = bursts(history, scaler)
-        collapse = next((each for each in reversed(all_bursts) if _is_collapse(evidence, each, limits)), None)
-        if collapse is None:
-            collapse = _too_low(history, scaler, all_bursts, limits["least_scale"])
-        if collapse is not None and not _has_recovered(history, scaler, collapse, limits["least_scale"]):
-            yield _finding(evidence, scaler, collapse, limits["least_scale"])
+        least = limits["least_scale"]
+        # The first stays, with those after it: what was said of it when it came is said at the end.
+        collapses = [
+            each
+            for each in all_bursts
+            if _is_collapse(evidence, each, limits) and not _has_recovered(history, scaler, each, least)
+        ]
+        if not collapses and (low := _too_low(history, scaler, all_bursts, least)) is not None:
+            collapses = [low] if not _has_recovered(history, scaler, low, least) else []
+        if collapses:
+            yield _finding(evidence, scaler, collapses, least)
 
 
 def bursts(history: History, scaler: str) -> list[Burst]:
@@ -162,12 +168,13 @@ def _has_recovered(history: History, scaler: str, burst: Burst, least: float) ->
     return grew and last is not None and last >= least
 
 
-def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Finding:
+def _finding(evidence: Evidence, scaler: str, collapses: Sequence[Burst], least: float) -> Finding:
+    burst, newest = collapses[0], collapses[-1]
     blamed = blame(evidence, burst.drops)
     loss = follows_scale(evidence, evidence.loss_scales, scaler, burst.first, burst.last)
     if loss is None and blamed.what != "forward":
         loss = bad_loss(evidence, burst.first, blamed.rank)
-    goes_on = burst.last >= evidence.loss_scales.stop - LATELY
+    goes_on = newest.last >= evidence.loss_scales.stop - LATELY
     rank = "" if blamed.rank is None else f", rank {blamed.rank}"
     if burst.bits < 0 and burst.count >= STUCK:
         what = (
@@ -181,10 +188,10 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
         count = f", {burst.count} of {burst.last - burst.first + 1} steps skipped" if burst.count > 1 else ""
         what = (
             f"the loss scale {'collapses' if burst.is_dense else 'falls'} from {scale(burst.before)} to "
-            f"{scale(burst.after)}{count}{'' if goes_on else f' until step {burst.last}'}"
+            f"{scale(burst.after)}{count}{'' if goes_on and newest is burst else f' until step {burst.last}'}"
         )
     return Finding(
-        severity="critical" if goes_on and (burst.is_dense or burst.stuck >= STUCK) else "warning",
+        severity="critical" if goes_on and (newest.is_dense or newest.stuck >= STUCK) else "warning",
         rank=blamed.rank, step=burst.first, subject=scaler,
         tensor=None if blamed.entry is None else blamed.entry.fqn,
         kind=None if blamed.entry is None else blamed.entry.kind,
@@ -192,6 +199,7 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
         evidence=(
             *(loss.sentences if loss is not None else ()),
             *_evidence(evidence, burst, blamed, least),
+            *(_again(collapses[1:]) if newest is not burst else ()),
             *(_never_falls(scaler_settings(evidence, scaler)) if loss is None and _is_fixed(blamed, burst) else ()),
             *way_back(scaler_settings(evidence, scaler), burst.before, burst.after),
         ),
@@ -202,6 +210,15 @@ def _finding(evidence: Evidence, scaler: str, burst: Burst, least: float) -> Fin
             **_cause_class(blamed, burst, loss),
         },
     )  # fmt: skip
+
+
+def _again(later: Sequence[Burst]) -> Iterator[str]:
+    last = later[-1]
+    times = "once more" if len(later) == 1 else f"{len(later)} times more"
+    yield (
+        f"It did so {times}, the last time from step {last.first} to {last.last}, from {scale(last.before)} to "
+        f"{scale(last.after)}."
+    )
 
 
 def _cause_class(blamed: Blame, burst: Burst, loss: BadLoss | None) -> dict[str, str]:
