@@ -708,6 +708,27 @@ def test_a_backward_that_makes_gradients_large_in_the_midst_of_the_model(
 
 
 @pytest.mark.parametrize(
+    ("times", "early", "expected"),
+    [(800.0, 1.0, "forward_arithmetic"), (8.0, 1.0, "data"), (800.0, 500.0, "data")],
+    ids=["further than the loss", "by the root of it", "as at first"],
+)  # fmt: skip
+def test_the_losses_of_some_rows_that_are_multiplied(
+    recording: Recording, times: float, early: float, expected: str
+) -> None:
+    """Of one expert's rows: the gradients of the others are as usual. A cross entropy's are bounded."""
+    layers = [tensor(name, "grad_output", at, dtype="float32") for at, name in enumerate(("", "one", "two", "three"))]
+    layers += [tensor(f"{name}.weight", "grad", 4 + at) for at, name in enumerate(("one", "two", "three"))]
+    amax = 2.0 ** NOISE.normal(0, 0.05, (7, STEPS))
+    amax[[0, 1, 4], AT:] *= times
+    amax[0, :8] *= early
+    loss = 2 + NOISE.normal(0, 0.05, STEPS)
+    loss[AT:] *= 200
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": loss})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert cause(finding) == expected
+
+
+@pytest.mark.parametrize(
     ("calls", "after", "expected"),
     [(3.0, 3.0, "data"), (1.0, 1.0, "weight"), (3.0, 1.0, "weight"), (9.0, 9.0, "weight")],
 )

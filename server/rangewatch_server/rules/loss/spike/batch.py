@@ -159,6 +159,39 @@ def _given_moved(evidence: Evidence, name: str, rank: int | None, step: int) -> 
     return Moved(text, at, abs(now - usual), stays)
 
 
+ABOVE_BITS = 2.0
+"""Bits by which the gradient nearest to the loss must be above all before it: of a cross entropy it has a bound, which
+it is near at first, when the model knows nothing."""
+
+
+def of_rows(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
+    """The gradient nearest to the loss rose as far as the loss or further, and above all before, with no output: as of
+    some rows whose losses were multiplied. Targets that are far off raise the gradient of a squared error by the root
+    of what they raise the loss by."""
+    low, nearest = max(evidence.start, step - HISTORY), _nearest(evidence)
+    rise = _median_rise(evidence, nearest, low, step, rank) if step - low >= FEWEST and len(nearest) else None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        loss = np.log2(evidence.series(name, low, step + 1, rank))
+    if rise is None or not np.isfinite(loss[:-1]).any():
+        return
+    factor = float(loss[-1]) - float(np.nanmedian(loss[:-1]))
+    if not FACTOR_BITS <= factor < np.inf or rise < factor - min(FACTOR_SLACK, FACTOR_PART * factor):
+        return
+    first = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, evidence.start, low, ("amax",), nearest)
+    now = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, low, step + 1, ("amax",), nearest)
+    before = [np.asarray(each.columns["amax"], np.float64).ravel() for each in (first, now)]
+    highest, last = max(before[0].max(initial=0.0), before[1][:-1].max(initial=0.0)), float(before[1][-1])
+    if not highest > 0 or last < 2.0**ABOVE_BITS * highest:
+        return
+    entry = evidence.tensors.entries[int(nearest[0])]
+    text = (
+        f"{capital(the(entry))}, which is made first, rose {2.0**rise:.3g} times at that very step, above all that it "
+        f"was before, and the loss {2.0**factor:.3g} times, while no output did: the loss of some rows was multiplied. "
+        "Targets that are far off would raise the gradient of a squared error by less than the loss."
+    )
+    yield Candidate("forward_arithmetic", 0.83, (text,), ("the weights of rows: they are not recorded.",))
+
+
 def of_factor(evidence: Evidence, name: str, step: int, rank: int | None) -> Iterator[Candidate]:
     """The loss rose at that step, and the gradients by the same factor: those of outputs too, which have a bound where
     rows are wrong, and sum over none."""
@@ -251,12 +284,9 @@ def _gradient_rises(evidence: Evidence, step: int, rank: int | None) -> tuple[in
 
 
 def _nearest(evidence: Evidence) -> Array:
-    """Of the gradients of outputs the one that the backward makes first, of an output of the model's own rather than
-    the model's."""
-    tensors, entries = tensors_of(evidence, "grad_output"), evidence.tensors.entries
-    inner = np.array([each for each in tensors.tolist() if entries[each].fqn], np.int64)
-    order = inner[np.argsort(evidence.tensors.position[inner], kind="stable")] if len(inner) else tensors
-    return order[:1]
+    """Of the gradients of outputs the one that the backward makes first."""
+    tensors = tensors_of(evidence, "grad_output")
+    return tensors[np.argsort(evidence.tensors.position[tensors], kind="stable")][:1]
 
 
 def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:

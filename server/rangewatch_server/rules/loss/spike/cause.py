@@ -26,6 +26,7 @@ from rangewatch_server.rules.loss.spike.batch import (
     of_factor,
     of_multiplied,
     of_no_slope,
+    of_rows,
 )
 from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
 from rangewatch_server.rules.loss.spike.changed_loss import of_changed_loss
@@ -121,6 +122,7 @@ def explained(
         ),
         *(() if is_short else of_weight(evidence, step, outputs, ratio, gradients)),
         *(() if outputs or name is None else of_factor(evidence, name, step, rank)),
+        *(() if outputs or name is None else of_rows(evidence, name, step, rank)),
         *(() if outputs or logged is None else of_multiplied(evidence, logged, step, rank)),
         *(() if outputs or name is None else of_no_slope(evidence, name, step)),
     ]  # fmt: skip
