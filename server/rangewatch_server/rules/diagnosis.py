@@ -36,6 +36,9 @@ which none is known to be right, explain nothing.
 AFTER = 64
 """Steps after what recovered in which it explains others: what begins later is of its own."""
 
+OF_PLACE = frozenset({"dead_expert"})
+"""Rules that explain only findings on tensors within what they are of, by `where`."""
+
 NONFINITE = frozenset({"first_nonfinite", "loss_nonfinite"})
 """Rules whose findings explain only what had not begun before them, by its own `since_step`."""
 
@@ -280,6 +283,8 @@ def _explains(cause: Finding, finding: Finding, consequences: frozenset[str]) ->
     of_none = cause.rule in OF_ONE_RANK and cause.rank is None
     is_worse = SEVERITIES.index(finding.severity) < SEVERITIES.index(cause.severity)
     is_contained = cause.subject == CONTAINED
+    if cause.rule in OF_PLACE and not (finding.tensor or "").startswith(f"{cause.facts.get('where', '')}."):
+        return False
     if cause.rule in NONFINITE and finding.rule in consequences and not is_earlier:
         is_earlier = _is_apart(cause, finding)
     return finding.rule in consequences and not (is_worse or is_earlier or of_another or of_none or is_contained)

@@ -177,7 +177,10 @@ def test_an_output_of_the_first_steps_whose_square_is_beyond_the_range(
     recording: Recording, size: float, expected: str
 ) -> None:
     """Nothing is usual yet, so that nothing has left its usual range."""
-    tensors = [tensor("enter"), tensor("head", call_index=1), tensor("head.weight", "grad", 2)]
+    tensors = [
+        tensor(name, kind, at, "float32")
+        for at, (name, kind) in enumerate((("enter", "output"), ("head", "output"), ("head.weight", "grad")))
+    ]
     amax = np.array([[1.0, 1.0, 1.0], [1e9, 7.9e25, 1e30], [1e9, 1e30, 1e30]])
     series = {"loss": [4.5e17, np.inf, np.inf], "input_rms": size}
     recording.write(tensors, 3, {"amax": amax}, series=series)
@@ -185,3 +188,8 @@ def test_an_output_of_the_first_steps_whose_square_is_beyond_the_range(
     assert (finding.step, finding.facts["cause_class"]) == (1, expected)
     assert "The output of head was 7.9e+25" in " ".join(finding.evidence)
     assert ("Normalise" in advice(finding)) == (expected == "data")
+
+
+def test_outputs_of_float16_are_above_256_as_a_rule(recording: Recording) -> None:
+    finding = found(recording, np.inf, dtype="float16", scale=300.0)
+    assert finding.facts["cause_class"] == "forward_arithmetic" and "learning rate" not in advice(finding)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rangewatch import statistics
+from rangewatch.wire.events import SampledWeights, event
 from rangewatch_server.rules import Finding
 from rangewatch_server.rules.replicas.mismatch import RULE
 from tests.server.rules.conftest import Recording, tensor
@@ -85,12 +86,15 @@ def test_between_two_readings_the_interval_is_told(recording: Recording, every: 
     assert f"steps {alike} to {step}" in finding.evidence[1]
 
 
-def sampled(recording: Recording, parts: int, name: str = "sampled_update", of_other: Any = None) -> None:
+def sampled(
+    recording: Recording, parts: int, name: str = "sampled_update", of_other: Any = None, of: str = "b.bias"
+) -> None:
     """Compared at each fiftieth step from 3 on; from step `parts` on what is recorded at each step differs, too."""
+    known = [event(SampledWeights((of,), True), 1, 0)]
     usual, same = checksums(100, 50), np.linspace(1.0, 2.0, 100)
     other = np.where(np.arange(100) >= parts, same + 1e-6, same) if of_other is None else of_other
-    write_rank(recording, 0, usual, 2, series={name: same})
-    write_rank(recording, 1, odd(usual, 3, 40), 2, series={name: other})
+    write_rank(recording, 0, usual, 2, series={name: same}, events=known)
+    write_rank(recording, 1, odd(usual, 3, 40), 2, series={name: other}, events=known)
 
 
 @pytest.mark.parametrize("name", ["sampled_update", "sampled_gradient", "weights_written"])
@@ -103,11 +107,15 @@ def test_between_two_readings_what_is_recorded_at_each_step_says_when(recording:
 
 
 @pytest.mark.parametrize(
-    ("parts", "of_other"), [(100, None), (3, None), (60, None), (0, np.full(100, np.nan))],
-    ids=["never", "always", "later", "of one rank alone"],
+    ("parts", "of_other", "of"),
+    [
+        (100, None, "b.bias"), (3, None, "b.bias"), (60, None, "b.bias"), (0, np.full(100, np.nan), "b.bias"),
+        (0, np.linspace(1.0, 2.0, 100) + (np.arange(100) == 40), "b.bias"), (40, None, "a.bias"),
+    ],
+    ids=["never", "always", "later", "of one rank alone", "at one step alone", "of another parameter"],
 )  # fmt: skip
-def test_between_two_readings_nothing_says_when(recording: Recording, parts: int, of_other: Any) -> None:
-    sampled(recording, parts, of_other=of_other)
+def test_between_two_readings_nothing_says_when(recording: Recording, parts: int, of_other: Any, of: str) -> None:
+    sampled(recording, parts, of_other=of_other, of=of)
     (finding,) = found(recording)
     assert place(finding) == (None, 53, "b.bias", "grad") and "differed between" not in finding.evidence[0]
 

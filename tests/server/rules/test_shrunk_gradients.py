@@ -81,18 +81,20 @@ def test_what_the_optimizer_is_given(recording: Recording, name: str, left: floa
 
 
 @pytest.mark.parametrize(
-    ("left", "update", "expected"),
+    ("left", "update", "rate", "expected"),
     [
-        (1 / 65536, 1e-4, ("", "loss_scale")), (1 / 65536, 1.0, ("info", "loss_scale")), (1e-4, 1e-4, ("", "clip")),
+        (1 / 65536, 1e-4, 1e-3, ("", "loss_scale")), (1 / 65536, 1.0, 1e-3, ("info", "loss_scale")),
+        (1 / 65536, 0.01, 1e-5, ("info", "loss_scale")), (1e-4, 1e-4, 1e-3, ("", "clip")),
     ],
-    ids=["divided twice", "and Adam makes up for it", "by another number"],
+    ids=["divided twice", "and Adam makes up for it", "at a rate that has fallen", "by another number"],
 )  # fmt: skip
 def test_a_loss_that_is_scaled_by_hand(
-    recording: Recording, left: float, update: float, expected: tuple[str, str]
+    recording: Recording, left: float, update: float, rate: float, expected: tuple[str, str]
 ) -> None:
     is_after = np.arange(STEPS) >= 80
     given = BATCHES / 65536 * np.where(is_after, left, 1.0)
-    series = {"loss": 1.0, "lr": 1e-3, "sampled_gradient": given, "sampled_update": np.where(is_after, update, 1.0)}
+    rates = np.where(np.arange(STEPS) >= 120, rate, 1e-3)
+    series = {"loss": 1.0, "lr": rates, "sampled_gradient": given, "sampled_update": np.where(is_after, update, 1.0)}
     recording.write(
         TABLE, STEPS, {"amax": BATCHES[np.newaxis]}, series=series,
         events=[events.event(Optimizers(("Adam",)), 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],

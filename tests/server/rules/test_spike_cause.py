@@ -890,11 +890,14 @@ FALLING = np.r_[2 + NOISE.normal(0, 0.05, AT), 5 * 0.95 ** np.arange(STEPS - AT)
         (SUM, AT, None, ("warning", "forward_arithmetic", "Take the mean again")),
         (SUM, AT, FALLING, ("warning", "forward_arithmetic", "Take the mean again")),
         (CLASSES, AT, STAYING, ("warning", "forward_arithmetic", "Look at which loss")),
-        (CLASSES, AT, FALLING, ("info", None, "Look whether the data")),
-        (TERM, AT, FALLING, ("warning", "regularization", "Look at which loss")),
+        (CLASSES, AT, FALLING, ("info", None, "Look whether the loss is meant to be another")),
+        (TERM, AT, FALLING, ("info", None, "Look whether the loss is meant to be another")),
+        (TERM, AT, 10 * FALLING - 9 * FALLING[0], ("warning", "regularization", "Look at which loss")),
+        (MEAN, AT, None, ("warning", "data", "Look at the batch")),
         (SUM, AT - 1, None, ("warning", "data", "Look at the batch")),
     ],
-    ids=["a sum", "a sum that is learned", "another", "another that is learned", "a term more", "the step before"],
+    ids=["a sum", "a sum that is learned", "another", "another that is learned", "a term more", "a far larger term",
+        "the same of other shapes", "the step before"],
 )  # fmt: skip
 def test_a_loss_that_is_computed_otherwise(
     recording: Recording, after: tuple[str, ...], since: int, loss: Any, expected: tuple[str, str | None, str]
@@ -905,4 +908,5 @@ def test_a_loss_that_is_computed_otherwise(
     severity, named, advice = expected
     assert (finding.severity, cause(finding)) == (severity, named)
     assert finding.remedy[0].text.startswith(advice)
-    assert (f"{' of '.join(after)}, where it was Mean of Pow of Sub" in " ".join(finding.evidence)) == (since == AT)
+    text = f"Nearest to it are {', '.join(after)}, and were Mean, Pow, Sub."
+    assert (text in " ".join(finding.evidence)) == (since == AT and after != MEAN)

@@ -59,7 +59,7 @@ class BackwardLoss(StepReader):
             gradient = kwargs.get("grad_tensors", args[1] if len(args) > 1 else None)
             self._unscaled.began(began_at, gradient, self._began)
             self._functions.began(began_at, self._began)
-            if self._changes.began(began_at):
+            if self._changes.begins(began_at):
                 self._broadcasts.look_again()
             self._broadcasts.began(began_at)
             self._targets.began(began_at, self._began)
@@ -69,6 +69,7 @@ class BackwardLoss(StepReader):
         self._graph.after(args, kwargs)
         if self._agent.observer.is_active and self._has_reached():
             self._unscaled.reached()
+            self._changes.reached(self._began)
         with _NoTorchFunction():
             self._read(args, kwargs)
         self._ended_at = self._agent.observer.host.cells[TENSOR]

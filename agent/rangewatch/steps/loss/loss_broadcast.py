@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rangewatch.recording.events import Events
-from rangewatch.steps.loss.kept_values import kept_value
+from rangewatch.steps.loss.graph_nodes import kept_value, node_name, node_shape
 from rangewatch.wire.events import LossBroadcast
 
 MOST_BACKWARDS = 8
@@ -83,7 +83,7 @@ def loss_broadcast(root: Any) -> LossBroadcast | None:
     waiting, seen = deque([(root, _OF_SCALARS)] if root is not None else []), {root}
     while waiting and len(seen) <= MOST_NODES:
         node, allowed = waiting.popleft()
-        name = str(node.name())
+        name = node_name(node)
         if _REDUCTION.fullmatch(name) and allowed is not _OF_ELEMENTS:
             following, largest = _REDUCTION, 0
         elif _LOSS.fullmatch(name) or (allowed is not _OF_SCALARS and _OF_ELEMENTS.fullmatch(name)):
@@ -101,42 +101,34 @@ def loss_broadcast(root: Any) -> LossBroadcast | None:
             following, largest = _OF_SCALARS, 0
         else:
             if allowed is _OF_ELEMENTS and not name.startswith("ExpandBackward"):
-                made.add(_shape(node, 0))
+                made.add(node_shape(node, 0))
             continue
         for child, output in node.next_functions:
             if child is None or child in seen:
                 continue
-            shape = _shape(child, output)
+            shape = node_shape(child, output)
             if not largest or (shape is not None and math.prod(shape) == largest):
                 seen.add(child)
                 waiting.append((child, following))
     return None if known is None or known.result in made else known
 
 
-def _shape(node: Any, output: int) -> tuple[int, ...] | None:
-    """Of what an operation gave; None where this torch does not say."""
-    try:
-        return tuple(int(each) for each in node._input_metadata[output].shape)
-    except (AttributeError, IndexError, RuntimeError, TypeError):
-        return None
-
-
 def _result(node: Any) -> tuple[int, ...] | None:
     """The shape before a reduction within the operation."""
-    if not _LOSS.fullmatch(str(node.name())):
-        return _shape(node, 0)
-    return next((_shape(*each) for each in node.next_functions if each[0] is not None), None)
+    if not _LOSS.fullmatch(node_name(node)):
+        return node_shape(node, 0)
+    return next((node_shape(*each) for each in node.next_functions if each[0] is not None), None)
 
 
 def _operand(node: Any, output: int) -> _Operand | None:
-    while str(node.name()).startswith("ExpandBackward") and node.next_functions[0][0] is not None:
+    while node_name(node).startswith("ExpandBackward") and node.next_functions[0][0] is not None:
         node, output = node.next_functions[0]
-    shape = _shape(node, output)
+    shape = node_shape(node, output)
     return None if shape is None else _Operand(node, shape)
 
 
 def _judged(node: Any, operand: _Operand, result: tuple[int, ...]) -> LossBroadcast | None:
-    shape, name = operand.shape, str(node.name())
+    shape, name = operand.shape, node_name(node)
     is_column = len(shape) == len(result) > 1 and shape == (result[0], 1, *result[2:]) and result[0] == result[1]
     is_row = len(shape) + 1 == len(result) and shape == result[1:] and result[0] == result[1]
     if not (is_column or is_row) or result[0] < FEWEST:
@@ -152,14 +144,14 @@ def _judged(node: Any, operand: _Operand, result: tuple[int, ...]) -> LossBroadc
 def _is_meant(operand: _Operand) -> bool:
     """Whether it is a parameter, or the loss has given it its dimension of one element."""
     node, shape = operand
-    if str(node.name()).rpartition("::")[2] == "AccumulateGrad":
+    if node_name(node) == "AccumulateGrad":
         return True
     for _ in range(_DEPTH):
         before = [(child, output) for child, output in node.next_functions if child is not None]
         if len(before) != 1:
             return False
-        earlier = _shape(*before[0])
-        if _ADDS.fullmatch(str(node.name())):
+        earlier = node_shape(*before[0])
+        if _ADDS.fullmatch(node_name(node)):
             return shape[1:2] == (1,) and (earlier is None or earlier[1:2] != (1,))
         if earlier != shape:
             return False

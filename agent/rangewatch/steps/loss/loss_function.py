@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rangewatch.recording.events import Events
 from rangewatch.recording.input_scale import sampled
-from rangewatch.steps.loss.kept_values import kept_value
+from rangewatch.steps.loss.graph_nodes import kept_value, node_name
 from rangewatch.wire.events import LossFunction
 
 MOST_BACKWARDS = 4
@@ -73,7 +73,7 @@ def loss_node(node: Any) -> Any:
     for _ in range(_DEPTH):
         if node is None:
             return None
-        name = str(node.name())
+        name = node_name(node)
         if name.startswith(("NllLoss", "BinaryCrossEntropyWithLogits")):
             return node
         if not _SCALED.fullmatch(name):
@@ -90,7 +90,7 @@ def loss_function(root: Any) -> LossFunction | None:
     if node is None:
         return _of_squares(root) or _of_probabilities(root)
     given, is_mean = _given(node), node._saved_reduction == _MEAN
-    if not str(node.name()).startswith("NllLoss"):
+    if not node_name(node).startswith("NllLoss"):
         return LossFunction("bce", 2, given, is_negated) if is_mean else None
     scores = kept_value(node, "self")
     if not is_mean or scores is None or scores.dim() < 2:
@@ -102,11 +102,11 @@ def _of_squares(root: Any) -> LossFunction | None:
     """Of a mean of squared differences from targets that lie in host memory."""
     node = root
     for _ in range(_DEPTH):
-        if node is None or not _SCALED.fullmatch(str(node.name())):
+        if node is None or not _SCALED.fullmatch(node_name(node)):
             break
         before = [each for each, _ in node.next_functions if each is not None]
         node = before[0] if len(before) == 1 else None
-    if node is None or not _SQUARES.fullmatch(str(node.name())):
+    if node is None or not _SQUARES.fullmatch(node_name(node)):
         return None
     target = kept_value(node, "target")
     if not isinstance(target, Tensor) or not target.is_cpu or target.requires_grad or not target.is_floating_point():
@@ -123,7 +123,7 @@ def _of_probabilities(root: Any) -> LossFunction | None:
     target * (log(target) - input), of which the target has no gradient."""
     node = root
     for _ in range(_DEPTH):
-        if node is None or not _SUMMED.fullmatch(str(node.name())):
+        if node is None or not _SUMMED.fullmatch(node_name(node)):
             break
         before = [each for each, _ in node.next_functions if each is not None]
         node = before[0] if len(before) == 1 else None
@@ -134,7 +134,7 @@ def _of_probabilities(root: Any) -> LossFunction | None:
     if _name(product) != "Mul" or len(operands) != 2 or operands.count(None) != 1:
         return None
     made = next(each for each in operands if each is not None)
-    made = _before(made) if _PASSED.fullmatch(str(made.name())) else made
+    made = _before(made) if _PASSED.fullmatch(node_name(made)) else made
     return LossFunction("kl", given="Probabilities") if _name(made) in ("Softmax", "Sigmoid") else None
 
 
@@ -147,7 +147,7 @@ def _without_sign(root: Any) -> tuple[bool, Any]:
     """Whether the loss is minus something, but for factors and casts, and that; else itself."""
     node = root
     for _ in range(_DEPTH):
-        if node is None or not (_SCALED.fullmatch(name := str(node.name())) or name.startswith("NegBackward")):
+        if node is None or not (_SCALED.fullmatch(name := node_name(node)) or name.startswith("NegBackward")):
             break
         before = [each for each, _ in node.next_functions if each is not None]
         if len(before) != 1:
@@ -185,7 +185,7 @@ def _given(node: Any) -> str:
     """The operation that made what a cross entropy takes, of an nll without a log_softmax as "Raw" where it is a layer
     and by its name else; "" where nothing is odd about it, or it is not known."""
     of = _before(node)
-    if str(node.name()).startswith("NllLoss"):
+    if node_name(node).startswith("NllLoss"):
         if _name(of) != "LogSoftmax":
             return "Raw" if _name(of) in _LINEAR else "Probabilities" if _name(of) in ("Softmax", "Sigmoid") else ""
         of = _before(of)
@@ -196,10 +196,10 @@ def _before(node: Any) -> Any:
     """The operation before, views and casts passed over."""
     for _ in range(_DEPTH):
         node = node.next_functions[0][0] if node is not None and node.next_functions else None
-        if node is None or not _PASSED.fullmatch(str(node.name())):
+        if node is None or not _PASSED.fullmatch(node_name(node)):
             return node
     return None
 
 
 def _name(node: Any) -> str:
-    return "" if node is None else _NUMBER.sub("", str(node.name()))
+    return "" if node is None else _NUMBER.sub("", node_name(node))

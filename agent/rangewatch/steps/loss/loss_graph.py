@@ -19,7 +19,7 @@ from rangewatch.core import limits
 from rangewatch.recording.events import Events
 from rangewatch.recording.nonfinite.nonfinite_context import NonfiniteContext, TensorReader
 from rangewatch.recording.observer import Observer
-from rangewatch.steps.loss.kept_values import kept_value
+from rangewatch.steps.loss.graph_nodes import kept_value, node_name
 from rangewatch.wire.events import LossGraph, SavedValue, TensorDetails
 
 MOST_NODES = 4_096
@@ -221,7 +221,7 @@ _known: dict[str, tuple[str, ...]] = {}
 
 def _attributes(node: Any) -> tuple[str, ...]:
     """What its class keeps: the same for all of a name."""
-    name = node.name()
+    name = node_name(node)
     if name not in _known:
         if len(_known) > limits.ACCOUNT_NAMES:
             _known.clear()
@@ -231,7 +231,7 @@ def _attributes(node: Any) -> tuple[str, ...]:
 
 def _op(node: Any) -> str:
     """Such as "Div" of DivBackward0; the user's own functions have no number, and keep their whole name."""
-    name = str(node.name()).rpartition("::")[2]
+    name = node_name(node)
     return (_NUMBER.sub("", name) if name[-1:].isdigit() else name)[: limits.NAME_CHARACTERS]
 
 
@@ -266,7 +266,7 @@ def _between(root: Any, start: Any) -> Iterable[str]:
 
 
 def _has_parameters(node: Any) -> bool:
-    names = [child.name().rpartition("::")[2] for child in _children(node)]
+    names = [node_name(child) for child in _children(node)]
     return any(name == "AccumulateGrad" or name.startswith("TBackward") for name in names)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from rangewatch.recording.input_scale import ON_DEVICE, rms_of, sampled
 from rangewatch.recording.logged_values import LoggedValues
 from rangewatch.recording.observer import Observer, is_being_captured, why_unobservable
-from rangewatch.steps.loss.kept_values import kept_value
+from rangewatch.steps.loss.graph_nodes import kept_value, node_name
 from rangewatch.steps.loss.loss_function import loss_node
 
 SHARE, CLASS = "target_share", "target_class"
@@ -92,7 +92,7 @@ def _keeping_targets(root: Any) -> list[Any]:
     for at in range(MOST_NODES):
         if at == len(nodes):
             break
-        if str(nodes[at].name()).startswith(_KEEPS):
+        if node_name(nodes[at]).startswith(_KEEPS):
             keeping.append(nodes[at])
         else:
             nodes += [each for each, _ in nodes[at].next_functions if each is not None]
@@ -102,7 +102,7 @@ def _keeping_targets(root: Any) -> list[Any]:
 def _targets(root: Any) -> Tensor | None:
     """(n,) whole numbers, the class of each row; None where the loss has none, or too few."""
     node = loss_node(root)
-    if node is None or not str(node.name()).startswith("NllLossBackward"):
+    if node is None or not node_name(node).startswith("NllLossBackward"):
         return None
     target = kept_value(node, "target")
     is_by_row = isinstance(target, Tensor) and target.dim() == 1 and not target.is_floating_point()

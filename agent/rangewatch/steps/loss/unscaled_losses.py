@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from rangewatch.recording.events import Events
-from rangewatch.steps.loss.kept_values import kept_value
+from rangewatch.steps.loss.graph_nodes import kept_value, node_name
 from rangewatch.steps.loss_scale import LossScaling
 from rangewatch.wire.events import UnscaledLoss
 
@@ -105,7 +105,7 @@ class _Graph:
         self._left -= 1
         if node is None or self._left < 0:
             return _Seen.UNKNOWN
-        name = str(node.name())
+        name = node_name(node)
         children = [each for each, _ in node.next_functions if each is not None]
         if name.startswith("MulBackward"):
             return self._product(node, children)
@@ -135,7 +135,7 @@ class _Graph:
         """Whether something was multiplied by the scale before another operation made this of it, as where what is not
         finite is taken out of a scaled loss."""
         for node in nodes:  # which grows
-            if str(node.name()).startswith("MulBackward"):
+            if node_name(node).startswith("MulBackward"):
                 factor = _factor(node)
                 if type(factor) is Tensor and _is_scale(factor, self._scale):
                     return True

@@ -51,14 +51,11 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
     numbers = ", ".join(map(str, first.experts[:MOST_NAMED])) + ", ..." * (len(first.experts) > MOST_NAMED)
     what = f"expert {numbers}" if len(first.experts) == 1 else f"{len(first.experts)} experts ({numbers})"
     others = ", ".join(f"{len(each.experts)} of {each.fqn}" for each in idle[1:MOST_NAMED])
-    because = "based on the gradients of each expert's parameters"
     silent = gives_zeros(evidence, first, step)
     one = f"{first.fqn}.{first.experts[0]}" if len(first.experts) == 1 else ""
-    why = (
-        f"what {'it gives' if one else 'they give'} is exactly 0."
-        if silent
-        else f"no token reaches {'it, or it is' if one else 'them, or they are'} frozen by code."
-    )
+    why = f"no token reaches {'it, or it is' if one else 'them, or they are'} frozen by code."
+    if silent is not False:
+        why = f"what {'it gives' if one else 'they give'} is exactly 0."
     return Finding(
         rank=rank, step=step, subject="idle",
         summary=f"{place(step, rank)}: {what} of the {first.count} of {first.fqn} "
@@ -68,26 +65,42 @@ def _of_gradients(evidence: Evidence, idle: list[Idle]) -> Finding:
             "gradient other than 0, while the others of the list had one in most steps.",
             *([] if silent else [_NOT_CHOSEN]),
             *([f"So are {others}."] if others else []),
-            f"Cause (likely): dead units in it. {silent}" if silent else
-            "Cause (likely): the router, which has collapsed onto few experts, as where its balancing loss is computed "
-            "and not added. Against that: the experts may be frozen by code, or their outputs not used.",
-            "What would decide: print what its activation gives for one batch." if silent else
-            "What would decide: count the rows that each expert is given.",
+            f"Cause (likely): {_IDLE_CAUSES[silent]}",
+            "What would decide: count the rows that each expert is given, and what its activation gives for them.",
         ),
-        remedy=(
-            Remedy(
-                f"Look at what wrote to the weights and biases of {one or 'these experts'} at step {step}, and at the "
-                "size of the update right before it: units of a ReLU whose inputs are all negative get no gradient and "
-                f"stay dead. Go back to a checkpoint from before step {step}, or initialise them anew.",
-                "", "rows reach them, and what they give is 0 in every element",
-            ),
-        ) if silent else (
-            *balancing(because),
-            Remedy("See whether the balancing loss that the model returns is added to the loss.",
-                   "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because),
-        ),
+        remedy=(*((_alive(one, step),) if silent is not False else ()), *(() if silent else _balanced())),
         facts={"experts": count, "routers": len(idle), "first_expert": first.experts[0],
                "since_step": step, "where": one or first.fqn, "cause_class": "dead_units"},
+    )  # fmt: skip
+
+
+_IDLE_CAUSES = {
+    True: "dead units. Rows reach it in the steps since, and what it gives is 0 in every element, where it had not "
+    "been: no unit fires for any of them.",
+    None: "dead units, or a router that has collapsed. What it gives is 0 in every element since, and was not before. "
+    "Whether rows reach it is not known: where experts are given a buffer of one size, that of an expert without "
+    "tokens holds zeros. The kind input shows it.",
+    False: "the router, which has collapsed onto few experts, as where its balancing loss is computed and not added. "
+    "Against that: the experts may be frozen by code, or their outputs not used.",
+}
+"""By what `gives_zeros` says."""
+
+
+def _alive(one: str, step: int) -> Remedy:
+    return Remedy(
+        f"Look at what wrote to the weights and biases of {one or 'these experts'} at step {step}, and at the size of "
+        "the update right before it: units whose inputs are all negative, as of a ReLU, get no gradient and stay dead. "
+        f"Go back to a checkpoint from before step {step}, or initialise them anew.",
+        "", "what they give is 0 in every element, and was not before",
+    )  # fmt: skip
+
+
+def _balanced() -> Iterable[Remedy]:
+    because = "based on the gradients of each expert's parameters"
+    yield from balancing(because)
+    yield Remedy(
+        "See whether the balancing loss that the model returns is added to the loss.",
+        "def whole(loss, balancing_loss, factor=0.01):\n    return loss + factor * balancing_loss", because,
     )  # fmt: skip
 
 

@@ -97,27 +97,44 @@ def _idle(fqn: str, experts: Mapping[int, list[str]], recorded: Mapping[str, int
     return Idle(fqn, len(experts), tuple(dead), {number: experts[number] for number in dead})
 
 
-def gives_zeros(evidence: Evidence, of: Idle, step: int) -> str:
-    """A sentence, where rows reach all of these experts, and all that they give is 0 since `step`; else ""."""
-    entries, low = evidence.tensors.entries, max(evidence.start, step - LASTING)
-    recorded = {entries[each].fqn: each for each in tensors_of(evidence, "output").tolist()}
-    rows = [recorded[name] for number in of.experts if (name := f"{of.fqn}.{number}") in recorded]
-    if len(rows) < len(of.experts):
-        return ""
-    # A loop over experts calls those that no row reaches, too, with no row.
-    names, stop = ("numel", "amax"), min(evidence.whole_stop, step + LASTING)
-    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, names, np.array(sorted(rows)))
-    numel, amax = (np.asarray(block.columns[each], np.float64) for each in names)
+def gives_zeros(evidence: Evidence, of: Idle, step: int) -> bool | None:
+    """Whether all that these experts give is 0 since `step`, and was not before, though rows reach them: as many as it
+    happens to be, or inputs that are not 0. None: not known, as of a buffer that is ever as large, and full of zeros
+    where no row reaches the expert."""
+    low, stop = max(evidence.start, step - LASTING), min(evidence.whole_stop, step + LASTING)
     was, now = slice(0, step - low), slice(step - low + 1, None)
-    if stop - step < FEWEST or not ((numel[:, now] > 0).mean(axis=1) >= USUAL).all() or amax[:, now].any():
-        return ""
-    if not amax[:, was].any(axis=1).all():
-        return ""
-    return (
-        f"{'It is' if len(rows) == 1 else 'They are'} given rows in the steps since, and what "
-        f"{'it gives' if len(rows) == 1 else 'they give'} is 0 in every element, where it had not been: no unit "
-        "fires for any of them."
-    )
+    outputs = _rows_of(evidence, of, "output")
+    if stop - step < FEWEST or len(outputs) < len(of.experts):
+        return False
+    numel, amax = _read(evidence, outputs, low, stop)
+    # A loop over experts calls those that no row reaches, too, with no row.
+    is_called, had = ((numel[:, now] > 0).mean(axis=1) >= USUAL).all(), amax[:, was].any(axis=1).all()
+    if not is_called or not had or amax[:, now].any():
+        return False
+    if (numel[:, now].max(axis=1) > numel[:, now].min(axis=1)).all():
+        return True
+    inputs = _rows_of(evidence, of, "input")
+    if len(inputs) < len(of.experts):
+        return None
+    return bool((_read(evidence, inputs, low, stop)[1][:, now] > 0).any(axis=1).all())
+
+
+def _rows_of(evidence: Evidence, of: Idle, kind: str) -> Array:
+    """Of each of these experts that has one its first tensor of the kind."""
+    entries, names = evidence.tensors.entries, {f"{of.fqn}.{number}" for number in of.experts}
+    known: dict[str, int] = {}
+    for each in tensors_of(evidence, kind).tolist():
+        if entries[each].fqn in names:
+            known.setdefault(entries[each].fqn, each)
+    return np.array(sorted(known.values()), np.int64)
+
+
+def _read(evidence: Evidence, tensors: Array, low: int, stop: int) -> tuple[Array, Array]:
+    """(n, steps) elements, and largest magnitudes."""
+    names = ("numel", "amax")
+    columns = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, names, tensors).columns
+    numel, amax = (np.asarray(columns[each], np.float64) for each in names)
+    return numel, amax
 
 
 def since(evidence: Evidence, of: Idle) -> tuple[int, str]:

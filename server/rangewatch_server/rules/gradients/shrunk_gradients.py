@@ -110,10 +110,12 @@ def given_less(evidence: Evidence) -> Finding | None:
 
 
 def _updates_fell(evidence: Evidence, since: int) -> bool:
-    """Whether the updates of the sampled parameter are far smaller than they were before `since`."""
-    before = evidence.largest(UPDATE, max(evidence.start, since - LASTING), since)
-    now = evidence.largest(UPDATE, max(since, evidence.whole_stop - LASTING), evidence.whole_stop)
-    before, now = before[np.isfinite(before)], now[np.isfinite(now)]
+    """Whether the updates of the sampled parameter are far smaller than they were before `since`, at one rate."""
+    stop = evidence.whole_stop
+    spans = (max(evidence.start, since - LASTING), since), (max(since, stop - LASTING), stop)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [evidence.largest(UPDATE, low, high) / rates(evidence, low, high) for low, high in spans]
+    before, now = (each[np.isfinite(each)] for each in parts)
     return bool(len(before) and len(now) and np.median(now) <= FELL * np.median(before))
 
 

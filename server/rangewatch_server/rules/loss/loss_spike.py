@@ -19,7 +19,7 @@ from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.batch import given_moved
 from rangewatch_server.rules.loss.spike.calls import longer_recurrence, summed_losses
 from rangewatch_server.rules.loss.spike.cause import Explanation, explained
-from rangewatch_server.rules.loss.spike.changed_loss import of_changed_loss
+from rangewatch_server.rules.loss.spike.changed_loss import SEE_LOSS, of_changed_loss
 from rangewatch_server.rules.loss.spike.weights import thawed_before
 from rangewatch_server.rules.nonfinite.causes import SHOWN
 from rangewatch_server.rules.phrases import loss_called, place
@@ -451,9 +451,9 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         _other_size(evidence, name, first, cause)
         or _longer(evidence, name, first)
         or _stage(evidence, first, cause)
-        or _other_loss(evidence, name, first, cause)
         or _new_part(evidence, first, cause)
     )
+    is_other = not size and bool(size := _other_loss(evidence, name, first, cause))
     summed = _summed(evidence, first)
     size = summed or size
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
@@ -480,7 +480,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             *([skipped] if skipped else []),
             *([] if is_harder else cause.sentences),
         ),
-        remedy=(_DIVIDE_LOGGED,) if summed else (_SEE_DATA,) if is_harder else remedies,
+        remedy=(_DIVIDE_LOGGED,) if summed else (SEE_LOSS,) if is_other else (_SEE_DATA,) if is_harder else remedies,
         facts={
             "loss": first.level, "before": first.usual, "deviation": first.scatter, "since_step": first.step,
             "back_step": first.back, "jumps": len(loss_jumps), "seen_step": first.step + first.count - 1,
@@ -624,9 +624,12 @@ none of them may be."""
 
 def _other_loss(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> str:
     """A sentence, where the loss is computed by other operations from that very step on, be it no sum in place of a
-    mean and no term more, and falls since; else "": where it is meant nothing is wrong."""
-    other = of_changed_loss(evidence, jump.step)
-    if other is None or other.is_sum or other.is_term or cause.cause != other.candidate.cause:
+    mean and no term that is far larger than all it was, and falls since; else "": where it is meant nothing is wrong.
+    """
+    other = of_changed_loss(evidence, jump.step, cause.rank)
+    if other is None or other.is_sum or cause.cause != other.candidate.cause:
+        return ""
+    if other.is_term and not jump.level <= MOST_OF_TERM * abs(jump.usual):
         return ""
     values = evidence.series(name, jump.step, min(evidence.whole_stop, jump.step + HISTORY))
     values = values[np.isfinite(values)]
@@ -636,6 +639,9 @@ def _other_loss(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
         return ""
     return f"{other.candidate.supports[0]} It falls since."
 
+
+MOST_OF_TERM = 10.0
+"""How many times what the loss was it may be with a term that is added by plan."""
 
 FEW_SINCE = 4
 """Values of another loss that show whether it is learned."""

@@ -75,19 +75,21 @@ def explained(evidence: Evidence, name: str, step: int, rank: int, *, is_nan: bo
         return _made(made, finite, rank)
     if (grown := _grown_since_it_began(evidence, name, step, rank)) is not None:
         return _blown(grown, finite, rank)
-    if not is_nan and (large := _beyond_squares(evidence, step, rank)) is not None:
+    is_first = step - evidence.start < AT_FIRST
+    if is_first and not is_nan and (large := _beyond_squares(evidence, step, rank)) is not None:
         return _of_first_steps(evidence, large, step, finite, rank)
     return _range(evidence, step, finite, rank, is_nan=is_nan)
 
 
 def _beyond_squares(evidence: Evidence, step: int, rank: int) -> str | None:
-    """A sentence, where the square of the largest output alone is beyond the range of its dtype."""
+    """A sentence, where the square of the largest output alone is beyond the range of its dtype; not of float16, where
+    that is usual from 256 on."""
     outputs = activations(evidence)
     amax = _amax(evidence, outputs, step, rank) if len(outputs) else np.zeros(0)
     if not len(amax) or not amax.max() > 0:
         return None
     entry, largest = evidence.tensors.entries[int(outputs[amax.argmax()])], float(amax.max())
-    if 2 * np.log2(largest) <= float(max_finite_log2([entry.dtype])[0]):
+    if entry.dtype == "float16" or 2 * np.log2(largest) <= float(max_finite_log2([entry.dtype])[0]):
         return None
     return f"{capital(the(entry))} was {largest:.3g}, whose square is beyond the range of {entry.dtype}."
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rangewatch.wire.events import CommunicationHook, ReducedByHand, WrapperBypassed
+from rangewatch.wire.events import CommunicationHook, ReducedByHand, SampledWeights, WrapperBypassed
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core.text import ranks_text
 from rangewatch_server.machines.gpus import card_texts
@@ -129,7 +129,8 @@ def _go_back(diff: Difference) -> Remedy:
         text = "Go on from rank 0's checkpoint, or make all ranks identical now: rank 0 holds what most ranks hold."
         source = 0
     elif diff.majority:
-        text = f"Do not use checkpoints that rank 0 has saved since step {diff.step}: they have the copy that differs."
+        since = diff.step if diff.alike is None else diff.alike + 1
+        text = f"Do not use checkpoints that rank 0 has saved since step {since}: they may have the copy that differs."
         source = diff.majority[0]
     else:
         back = diff.alike - diff.per + 1 if diff.alike is not None else diff.step
@@ -320,9 +321,9 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
     deciding = () if diff.axes else mesh_of(evidence).deciding(diff.groups)
     return Finding(
         severity="warning" if is_of_devices or own_hook(evidence) else "critical",
-        rank=diff.odd[0] if len(diff.odd) == 1 else None, step=began(evidence, diff), tensor=entry.fqn, kind=entry.kind,
-        subject=_subject(diff),
-        summary=_summary(evidence, diff, copies(entry)),
+        rank=diff.odd[0] if len(diff.odd) == 1 else None, step=began(evidence, diff, others[0]),
+        tensor=entry.fqn, kind=entry.kind, subject=_subject(diff),
+        summary=_summary(evidence, diff, copies(entry), others[0]),
         evidence=(
             *_suspect(suspect, diff), *_evidence(evidence, replicas, diff, others, is_of_devices), *_decided(deciding),
         ),
@@ -371,11 +372,11 @@ def _placed(evidence: Evidence, ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(texts)}"
 
 
-def _summary(evidence: Evidence, diff: Difference, what: str) -> str:
+def _summary(evidence: Evidence, diff: Difference, what: str, differing: Sequence[int]) -> str:
     if diff.axes:
         return _along_axes(evidence, diff, what)
     count = sum(map(len, diff.groups))
-    where = f"Step {began(evidence, diff)}"
+    where = f"Step {began(evidence, diff, differing)}"
     if not diff.majority:
         if count == 2:
             return f"{where}: {ranks_text(diff.groups[0] + diff.groups[1])} differ in {what}."
@@ -388,7 +389,7 @@ def _summary(evidence: Evidence, diff: Difference, what: str) -> str:
 def _evidence(
     evidence: Evidence, replicas: Replicas, diff: Difference, others: tuple[list[int], int], is_of_devices: bool
 ) -> Iterator[str]:
-    yield _when(evidence, replicas, diff)
+    yield _when(evidence, replicas, diff, others[0])
     yield from _who(evidence, diff)
     yield from _which_lines(diff)
     yield _how_many(evidence, diff, *others)
@@ -428,7 +429,7 @@ def _suspect(suspect: str, diff: Difference) -> Iterator[str]:
         yield "This code (likely): every group of ranks along the axis differs, which no single device does."
 
 
-def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
+def _when(evidence: Evidence, replicas: Replicas, diff: Difference, differing: Sequence[int]) -> str:
     if diff.alike is None:
         if evidence.run.thinned(evidence.ranks, replicas.start, diff.step) is not None:
             return f"At step {diff.step} they differed already; of the steps before, single ones are no longer stored."
@@ -447,11 +448,11 @@ def _when(evidence: Evidence, replicas: Replicas, diff: Difference) -> str:
         f"They were identical at step {diff.alike}, and at no step between was this compared: they came to "
         f"differ in one of the steps {diff.alike - diff.per + 1} to {diff.step}."
     )
-    if (parting := _parting(evidence, diff)) is None:
+    if (parting := _parting(evidence, diff, differing)) is None:
         return f"{between} With replica_every=1 the very step is known."
     return (
         f"{between} {_SAMPLED[parting.name]} is recorded at each step: it was the same on all ranks at the "
-        f"{parting.same} steps before, and has differed between ranks since step {parting.step}."
+        f"{parting.same} steps before, and has differed between ranks since step {parting.step}, in most steps."
     )
 
 
@@ -462,8 +463,9 @@ _SAMPLED = {
 }
 """Series of the agent that replicas have alike in each step."""
 
-_FEWEST_SAME = 8
-"""Steps before, in which a series must be there and the same on all ranks, for one in which it is not to say when."""
+_FEWEST_SAME, _MOST_APART = 8, 0.5
+"""Steps before, in which a series must be there and the same on all ranks, for one in which it is not to say when; and
+part of those since in which it must not be."""
 
 
 class _Parting(msgspec.Struct, frozen=True):
@@ -474,31 +476,39 @@ class _Parting(msgspec.Struct, frozen=True):
     same: int
 
 
-def _parting(evidence: Evidence, diff: Difference) -> _Parting | None:
-    """Between the two steps at which replicas were compared, the first at which they parted, where that is known."""
+def _parting(evidence: Evidence, diff: Difference, differing: Sequence[int]) -> _Parting | None:
+    """Between the two steps at which replicas were compared, the first at which they parted, where that is known: by
+    series of a small parameter that is among those that differ, in most steps since."""
     if diff.axes or diff.alike is None or diff.alike >= diff.step - 1:
         return None
-    names, ranks = evidence.run.names().series, list(evidence.ranks)
-    low = max(evidence.start, diff.alike - _FEWEST_SAME)
-    known = list[_Parting]()
-    for name in _SAMPLED:
-        if name not in names:
-            continue
-        row = np.array([names[name]])
-        columns = ("count", "nonfinite_count", "min", "max")
-        block = evidence.run.slice(SERIES_PART, ranks, 0, low, diff.step + 1, columns, row)
-        count, odd, least, most = (np.asarray(block.columns[each][0], np.float64) for each in columns)
-        there = np.flatnonzero((count == len(ranks)) & (odd == 0))
-        apart = there[least[there] != most[there]]
-        if len(apart) and low + apart[0] >= diff.alike and np.sum(there < apart[0]) >= _FEWEST_SAME:
-            known.append(_Parting(low + int(apart[0]), name, int(np.sum(there < apart[0]))))
-    return min(known, key=lambda each: each.step, default=None)
+    sampled = {name for _, known in evidence.details(SampledWeights)[-1:] for name in known.names}
+    if not sampled & {evidence.tensors.entries[each].fqn for each in differing}:
+        return None
+    names, low = evidence.run.names().series, max(evidence.start, diff.alike - _FEWEST_SAME)
+    key = "parting", diff.alike, diff.step
+    known = evidence.once(key, lambda: [_of_series(evidence, each, low, diff) for each in _SAMPLED if each in names])
+    return min((each for each in known if each is not None), key=lambda each: each.step, default=None)
 
 
-def began(evidence: Evidence, diff: Difference) -> int:
+def _of_series(evidence: Evidence, name: str, low: int, diff: Difference) -> _Parting | None:
+    row, ranks = np.array([evidence.run.names().series[name]]), list(evidence.ranks)
+    columns = ("count", "nonfinite_count", "min", "max")
+    block = evidence.run.slice(SERIES_PART, ranks, 0, low, diff.step + 1, columns, row)
+    count, odd, least, most = (np.asarray(block.columns[each][0], np.float64) for each in columns)
+    there = np.flatnonzero((count == len(ranks)) & (odd == 0))
+    is_apart = least[there] != most[there]
+    if not is_apart.any():
+        return None
+    first = int(is_apart.argmax())
+    if low + there[first] < (diff.alike or 0) or first < _FEWEST_SAME or is_apart[first:].mean() < _MOST_APART:
+        return None
+    return _Parting(low + int(there[first]), name, first)
+
+
+def began(evidence: Evidence, diff: Difference, differing: Sequence[int]) -> int:
     """The step at which they parted, where it is known, or from which on nothing reduced their gradients; else the
     first at which they were compared and differed."""
-    if (parting := _parting(evidence, diff)) is not None:
+    if (parting := _parting(evidence, diff, differing)) is not None:
         return parting.step
     past = bypassed(evidence, diff)
     return past.since if past is not None and past.since >= (diff.alike or 0) else diff.step

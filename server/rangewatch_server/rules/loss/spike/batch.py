@@ -249,28 +249,26 @@ BACKWARD_BITS, STILL_BITS = 6.0, 1.5
 def of_backward(evidence: Evidence, name: str, step: int, rank: int | None) -> Placed | None:
     """Gradients rose at that step from some place of the backward on, and neither those nearer to the loss nor the loss
     or any output did: what lies there makes them so large."""
-    low, losses = (
-        max(evidence.start, step - HISTORY),
-        evidence.series(name, max(evidence.start, step - HISTORY), step + 1),
-    )
+    low, tensors = max(evidence.start, step - HISTORY), tensors_of(evidence, "grad_output")
+    losses = evidence.series(name, low, step + 1)
     before = losses[:-1][np.isfinite(losses[:-1])]
-    if step - low < FEWEST or not len(before) or not losses[-1] <= before.max():
+    if step - low < FEWEST or not len(tensors) or not len(before) or not losses[-1] <= before.max():
         return None
-    position, entries = evidence.tensors.position, evidence.tensors.entries
-    of_outputs = tensors_of(evidence, "grad_output")
-    order = of_outputs[np.argsort(position[of_outputs], kind="stable")]
-    rises = [_median_rise(evidence, np.array([each]), low, step, rank) for each in order.tolist()]
-    known = [(each, bits) for each, bits in zip(order.tolist(), rises, strict=True) if bits is not None]
-    at = next((at for at, (_, bits) in enumerate(known) if bits >= BACKWARD_BITS), None)
-    if not at or max(bits for _, bits in known[:at]) > STILL_BITS:
+    order = tensors[np.argsort(evidence.tensors.position[tensors], kind="stable")]
+    every = np.sort(order)
+    rises = _rises(evidence, every, low, step, rank)[np.searchsorted(every, order)]
+    order, rises = order[np.isfinite(rises)], rises[np.isfinite(rises)]
+    at = int(np.argmax(rises >= BACKWARD_BITS)) if len(rises) else 0
+    if not at or rises[:at].max() > STILL_BITS:
         return None
-    first, bits = known[at]
+    first, behind = (evidence.tensors.entries[int(order[each])] for each in (at, at - 1))
     text = (
-        f"{capital(the(entries[first]))} is the first, counted from the loss, that rose at that very step, "
-        f"{2.0**bits:.3g} times; {the(entries[known[at - 1][0]])} and those nearer to the loss did not, and neither "
-        "did any output nor the loss: the backward of what lies between makes it so large."
+        f"{capital(the(first))} is the first, counted from the loss, that rose at that very step, "
+        f"{2.0 ** float(rises[at]):.3g} times; {the(behind)} and those nearer to the loss did not, and neither did any "
+        "output nor the loss: the backward of what lies between made it so large."
     )
-    return Placed(Candidate("backward_arithmetic", 0.82, (text,)), entries[first])
+    against = ("whether another loss begins there, as a balance or one on an inner layer does, that is not logged.",)
+    return Placed(Candidate("backward_arithmetic", 0.8, (text,), against), first)
 
 
 def _gradient_rises(evidence: Evidence, step: int, rank: int | None) -> tuple[int, float | None, float | None]:
@@ -291,8 +289,13 @@ def _nearest(evidence: Evidence) -> Array:
 
 def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> float | None:
     """Bits by which gradients are above what they were from the step `low` on, the median of them; None: not known."""
-    if not len(tensors):
-        return None
+    rises = _rises(evidence, tensors, low, step, rank) if len(tensors) else np.zeros(0)
+    known = rises[np.isfinite(rises)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _rises(evidence: Evidence, tensors: Array, low: int, step: int, rank: int | None) -> Array:
+    """(n,) bits by which (n,) ascending gradients are above their median from the step `low` on; NaN: not known."""
     amax = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, low, step + 1, ("amax",), tensors)
     values = np.asarray(amax.columns["amax"], np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -300,7 +303,9 @@ def _median_rise(evidence: Evidence, tensors: Array, low: int, step: int, rank: 
         if evidence.is_loss_scaled:
             bits = bits - np.log2(evidence.series("loss_scale", low, step + 1))
     known = np.isfinite(bits[:, -1]) & np.isfinite(bits[:, :-1]).any(axis=1)
-    return float(np.median(bits[known, -1] - np.nanmedian(bits[known, :-1], axis=1))) if known.any() else None
+    rises = np.full(len(bits), np.nan)
+    rises[known] = bits[known, -1] - np.nanmedian(bits[known, :-1], axis=1)
+    return rises
 
 
 NO_SLOPE, SAME = 8, 1e-3

@@ -108,7 +108,7 @@ def explained(
     logged = loss_name(evidence)
     inside = None if outputs or logged is None else of_backward(evidence, logged, step, rank)
     is_other = (term is not None and term.candidate.weight > POSSIBLE) or (rate is not None and rate.weight >= SHOWN)
-    other = of_changed_loss(evidence, step)
+    other = of_changed_loss(evidence, step, rank)
     climbed = list(of_climb(evidence, name, step, has_rate=rate is not None))
     every = [
         *of_mode(evidence, step), *anew, *written, *restored, *calls, *(() if other is None else (other.candidate,)),

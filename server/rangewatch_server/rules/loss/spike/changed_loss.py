@@ -13,9 +13,6 @@ NAME = "how the loss is computed"
 
 TEST = "Compute the loss of one batch as it was computed before that step, and as it is since. Either may be meant."
 
-_MEANS = {"Sum": "Mean", "NllLoss2D": "NllLoss"}
-"""Operations that differ by what they are of, not by what they compute, or by a mean in place of a sum."""
-
 
 class ChangedLoss(msgspec.Struct, frozen=True):
     """`is_sum`: a sum has taken the place of a mean. `is_term`: something is added to what it was."""
@@ -25,30 +22,39 @@ class ChangedLoss(msgspec.Struct, frozen=True):
     is_term: bool
 
 
-def of_changed_loss(evidence: Evidence, step: int) -> ChangedLoss | None:
-    """None where the loss is computed as before, or that is not known."""
-    known = next((known for event, known in evidence.details(LossChanged) if event.step == step), None)
-    if known is None or not known.before or not known.after:
-        return None
-    before, after = (tuple(_MEANS.get(each, each) for each in names) for names in (known.before, known.after))
-    alike = [each.replace(" sum", " mean") for each in before] == [each.replace(" sum", " mean") for each in after]
-    is_sum = alike and _sums(known.after) > _sums(known.before)
-    is_term = not alike and after[0] == "Add" and after.count("Add") > before.count("Add")
-    what = " a sum has taken the place of a mean." if is_sum else " something is added to what it was." * is_term
+def of_changed_loss(evidence: Evidence, step: int, rank: int | None) -> ChangedLoss | None:
+    """Of a jump at `step` of one rank, or of all; None where the loss is computed as before, or that is not known."""
+    known = next(
+        (
+            known
+            for event, known in evidence.details(LossChanged)
+            if event.step == step and rank in (None, event.rank) and known.before and known.after
+        ),
+        None,
+    )
+    if known is None or known.before == known.after:
+        return None  # of other shapes: `target_broadcast` says so where that is wrong
+    is_sum = _as_means(known.before) == _as_means(known.after) and _sums(known.after) > _sums(known.before)
+    is_term = known.after[0] == "Add" and known.before[0] in known.after[1:3]
+    what = " A sum has taken the place of a mean." if is_sum else " Something is added to what it was." * is_term
     text = (
-        "From that very step on the loss is computed by other operations than at any step before, as its graph says: "
-        f"{_chain(known.after)}, where it was {_chain(known.before)}{':' if what else '.'}{what}"
+        "From that very step on the loss is computed by other operations than at any step before in this process, as "
+        f"its graph says. Nearest to it are {_listed(known.after)}, and were {_listed(known.before)}.{what}"
     )
     cause = "regularization" if is_term else "forward_arithmetic"
     return ChangedLoss(Candidate(cause, 0.93, (text,)), is_sum, is_term)
+
+
+def _as_means(names: tuple[str, ...]) -> list[str]:
+    return ["Mean" if each == "Sum" else each.replace(" sum", " mean") for each in names]
 
 
 def _sums(names: tuple[str, ...]) -> int:
     return sum(each == "Sum" or each.endswith(" sum") for each in names)
 
 
-def _chain(names: tuple[str, ...]) -> str:
-    return " of ".join(names[:4])
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4])
 
 
 def remedy(changed: ChangedLoss, step: int, because: str) -> Remedy:
@@ -64,3 +70,11 @@ def remedy(changed: ChangedLoss, step: int, because: str) -> Remedy:
         "meant to be another one, its values cannot be compared with those of before.",
         "", because,
     )  # fmt: skip
+
+
+SEE_LOSS = Remedy(
+    "Look whether the loss is meant to be another one from this step on: then nothing is wrong, and its values cannot "
+    "be compared with those of before.",
+    "",
+    "the loss is computed by other operations since that step, and falls",
+)

@@ -1,4 +1,5 @@
-"""What an operation of a loss's graph keeps for its backward, where to read it is all that reading does.
+"""Operations of a loss's graph: what each is called, the shape of its result, and what it keeps for its backward, where
+to read it is all that reading does.
 
 Activation checkpointing and offloading pack such values away by hooks: to unpack one computes the user's forward a
 second time, copies from the host, or may be done only once. What is packed is not read.
@@ -7,6 +8,20 @@ second time, copies from the host, or may be done only once. What is packed is n
 from __future__ import annotations
 
 from typing import Any
+
+
+def node_name(node: Any) -> str:
+    """Such as "MseLossBackward0". Its method `name` may be an attribute of the user's own: a custom Function that sets
+    `ctx.name`."""
+    return type(node).__name__
+
+
+def node_shape(node: Any, output: int = 0) -> tuple[int, ...] | None:
+    """Of what an operation gave; None where this torch does not say."""
+    try:
+        return tuple(int(each) for each in node._input_metadata[output].shape)
+    except (AttributeError, IndexError, RuntimeError, TypeError):
+        return None
 
 
 def kept_value(node: Any, name: str) -> Any:
