@@ -103,16 +103,16 @@ def test_between_two_readings_what_is_recorded_at_each_step_says_when(recording:
     (finding,) = found(recording)
     assert place(finding) == (None, 40, "b.bias", "grad")
     assert (finding.facts["last_equal_step"], finding.facts["compared_step"]) == (3, 53)
-    assert "differed between ranks since step 40" in finding.evidence[0] and "steps 3 to 53" in finding.evidence[0]
+    assert "differed between ranks at step 40" in finding.evidence[0] and "steps 3 to 53" in finding.evidence[0]
 
 
 @pytest.mark.parametrize(
     ("parts", "of_other", "of"),
     [
         (100, None, "b.bias"), (3, None, "b.bias"), (60, None, "b.bias"), (0, np.full(100, np.nan), "b.bias"),
-        (0, np.linspace(1.0, 2.0, 100) + (np.arange(100) == 40), "b.bias"), (40, None, "a.bias"),
+        (40, None, "a.bias"),
     ],
-    ids=["never", "always", "later", "of one rank alone", "at one step alone", "of another parameter"],
+    ids=["never", "always", "later", "of one rank alone", "of another parameter"],
 )  # fmt: skip
 def test_between_two_readings_nothing_says_when(recording: Recording, parts: int, of_other: Any, of: str) -> None:
     sampled(recording, parts, of_other=of_other, of=of)

@@ -321,9 +321,9 @@ def _finding(evidence: Evidence, replicas: Replicas, diff: Difference, others: t
     deciding = () if diff.axes else mesh_of(evidence).deciding(diff.groups)
     return Finding(
         severity="warning" if is_of_devices or own_hook(evidence) else "critical",
-        rank=diff.odd[0] if len(diff.odd) == 1 else None, step=began(evidence, diff, others[0]),
+        rank=diff.odd[0] if len(diff.odd) == 1 else None, step=began(evidence, replicas, diff, others[0]),
         tensor=entry.fqn, kind=entry.kind, subject=_subject(diff),
-        summary=_summary(evidence, diff, copies(entry), others[0]),
+        summary=_summary(evidence, replicas, diff, copies(entry), others[0]),
         evidence=(
             *_suspect(suspect, diff), *_evidence(evidence, replicas, diff, others, is_of_devices), *_decided(deciding),
         ),
@@ -372,11 +372,11 @@ def _placed(evidence: Evidence, ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(texts)}"
 
 
-def _summary(evidence: Evidence, diff: Difference, what: str, differing: Sequence[int]) -> str:
+def _summary(evidence: Evidence, replicas: Replicas, diff: Difference, what: str, differing: Sequence[int]) -> str:
     if diff.axes:
         return _along_axes(evidence, diff, what)
     count = sum(map(len, diff.groups))
-    where = f"Step {began(evidence, diff, differing)}"
+    where = f"Step {began(evidence, replicas, diff, differing)}"
     if not diff.majority:
         if count == 2:
             return f"{where}: {ranks_text(diff.groups[0] + diff.groups[1])} differ in {what}."
@@ -448,11 +448,11 @@ def _when(evidence: Evidence, replicas: Replicas, diff: Difference, differing: S
         f"They were identical at step {diff.alike}, and at no step between was this compared: they came to "
         f"differ in one of the steps {diff.alike - diff.per + 1} to {diff.step}."
     )
-    if (parting := _parting(evidence, diff, differing)) is None:
+    if (parting := _parting(evidence, replicas, diff, differing)) is None:
         return f"{between} With replica_every=1 the very step is known."
     return (
         f"{between} {_SAMPLED[parting.name]} is recorded at each step: it was the same on all ranks at the "
-        f"{parting.same} steps before, and has differed between ranks since step {parting.step}, in most steps."
+        f"{parting.same} steps before, and differed between ranks at step {parting.step}."
     )
 
 
@@ -463,9 +463,8 @@ _SAMPLED = {
 }
 """Series of the agent that replicas have alike in each step."""
 
-_FEWEST_SAME, _MOST_APART = 8, 0.5
-"""Steps before, in which a series must be there and the same on all ranks, for one in which it is not to say when; and
-part of those since in which it must not be."""
+_FEWEST_SAME = 8
+"""Steps before, in which a series must be there and the same on all ranks, for one in which it is not to say when."""
 
 
 class _Parting(msgspec.Struct, frozen=True):
@@ -476,18 +475,25 @@ class _Parting(msgspec.Struct, frozen=True):
     same: int
 
 
-def _parting(evidence: Evidence, diff: Difference, differing: Sequence[int]) -> _Parting | None:
+def _parting(evidence: Evidence, replicas: Replicas, diff: Difference, differing: Sequence[int]) -> _Parting | None:
     """Between the two steps at which replicas were compared, the first at which they parted, where that is known: by
-    series of a small parameter that is among those that differ, in most steps since."""
+    series of a small parameter, which is not known to be alike since."""
     if diff.axes or diff.alike is None or diff.alike >= diff.step - 1:
-        return None
-    sampled = {name for _, known in evidence.details(SampledWeights)[-1:] for name in known.names}
-    if not sampled & {evidence.tensors.entries[each].fqn for each in differing}:
         return None
     names, low = evidence.run.names().series, max(evidence.start, diff.alike - _FEWEST_SAME)
     key = "parting", diff.alike, diff.step
     known = evidence.once(key, lambda: [_of_series(evidence, each, low, diff) for each in _SAMPLED if each in names])
-    return min((each for each in known if each is not None), key=lambda each: each.step, default=None)
+    first = min((each for each in known if each is not None), key=lambda each: each.step, default=None)
+    if first is None:
+        return None
+    sampled = {name for _, event in evidence.details(SampledWeights)[-1:] for name in event.names}
+    read = evidence.once("newest checksums", replicas.newest_steps)
+    entries = evidence.tensors.entries
+    is_alike = any(
+        step > first.step and tensor not in differing and entries[tensor].fqn in sampled
+        for tensor, step in read.items()
+    )
+    return None if is_alike else first
 
 
 def _of_series(evidence: Evidence, name: str, low: int, diff: Difference) -> _Parting | None:
@@ -500,15 +506,15 @@ def _of_series(evidence: Evidence, name: str, low: int, diff: Difference) -> _Pa
     if not is_apart.any():
         return None
     first = int(is_apart.argmax())
-    if low + there[first] < (diff.alike or 0) or first < _FEWEST_SAME or is_apart[first:].mean() < _MOST_APART:
+    if low + there[first] < (diff.alike or 0) or first < _FEWEST_SAME:
         return None
     return _Parting(low + int(there[first]), name, first)
 
 
-def began(evidence: Evidence, diff: Difference, differing: Sequence[int]) -> int:
+def began(evidence: Evidence, replicas: Replicas, diff: Difference, differing: Sequence[int]) -> int:
     """The step at which they parted, where it is known, or from which on nothing reduced their gradients; else the
     first at which they were compared and differed."""
-    if (parting := _parting(evidence, diff, differing)) is not None:
+    if (parting := _parting(evidence, replicas, diff, differing)) is not None:
         return parting.step
     past = bypassed(evidence, diff)
     return past.since if past is not None and past.since >= (diff.alike or 0) else diff.step
