@@ -144,6 +144,15 @@ def test_outputs_that_begin_far_too_large(
     assert [(each.subject, each.facts["cause_class"]) for each in found] == [("outputs", "weight")] * count
 
 
+@pytest.mark.parametrize(("own", "count"), [(1.3e3, 1), (3.0, 0)])
+def test_a_loss_that_is_logged_in_other_units(recording: Recording, own: float, count: int) -> None:
+    """As the error in euros of a model whose targets are standardised."""
+    known = [event(LossFunction("mse", target_rms=1.0), 1, 0)]
+    series = {"loss": np.geomspace(1.7e6, 3e4, 200)}
+    recording.write([tensor("", dtype="float32")], 200, {"amax": own}, series=series, events=known)
+    assert len(recording.diagnose(initial_loss.RULE).findings) == count
+
+
 STEPS = 260
 READ = [1, 2, 4, 8, 16, *range(32, STEPS, 32)]
 

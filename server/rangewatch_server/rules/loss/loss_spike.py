@@ -14,7 +14,7 @@ from rangewatch_server.rules.evidence import WINDOW, Evidence
 from rangewatch_server.rules.loss.after_inputs import BEFORE, Changed, first_change
 from rangewatch_server.rules.loss.after_writes import AFTER, Written, first_write
 from rangewatch_server.rules.loss.learning_rate import group_rates
-from rangewatch_server.rules.loss.series import FOUND_INF, RATES, loss_name
+from rangewatch_server.rules.loss.series import FOUND_INF, RATES, loss_name, rates
 from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.batch import given_moved
 from rangewatch_server.rules.loss.spike.calls import longer_recurrence, summed_losses
@@ -100,8 +100,9 @@ high a cross entropy: what is sure, and wrong about rows of another length, has 
 
 INPUT_ELEMENTS, CROSS = "input_elements", ("nll", "bce")
 
-SLACK = 2.5
-"""How many times as large as ever before a gradient may be: longer sequences sum up more of it."""
+SLACK, MOST_SLACK = 2.5, 3.5
+"""How many times as large as ever before gradients may be, in the median, and each: longer sequences sum up more of it.
+"""
 
 
 AS_HIGH = 0.5
@@ -454,6 +455,7 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
         or _new_part(evidence, first, cause)
     )
     is_other = not size and bool(size := _other_loss(evidence, name, first, cause))
+    is_restart = not size and bool(size := _restart(evidence, first, cause))
     summed = _summed(evidence, first)
     size = summed or size
     is_harder = bool(size) or _is_as_at_first(evidence, name, first, cause)
@@ -480,7 +482,13 @@ def _finding(evidence: Evidence, name: str, loss_jumps: list[Jump]) -> Finding:
             *([skipped] if skipped else []),
             *([] if is_harder else cause.sentences),
         ),
-        remedy=(_DIVIDE_LOGGED,) if summed else (SEE_LOSS,) if is_other else (_SEE_DATA,) if is_harder else remedies,
+        remedy=(
+            (_DIVIDE_LOGGED,) if summed
+            else (SEE_LOSS,) if is_other
+            else (_SEE_RESTART,) if is_restart
+            else (_SEE_DATA if not size else _SEE_CHANGE,) if is_harder
+            else remedies
+        ),
         facts={
             "loss": first.level, "before": first.usual, "deviation": first.scatter, "since_step": first.step,
             "back_step": first.back, "jumps": len(loss_jumps), "seen_step": first.step + first.count - 1,
@@ -511,6 +519,16 @@ def _skipped(evidence: Evidence, jump: Jump) -> str:
 _SEE_DATA = Remedy(
     "Look whether the data became harder at this step: if so, nothing is wrong. If not, see whether weights were set "
     "back.", "", "the loss is no higher than at first, and no gradient is larger",
+)  # fmt: skip
+
+_SEE_CHANGE = Remedy(
+    "Look whether what changed at this step was meant to: if so, nothing is wrong. If not, see whether weights were "
+    "set back.", "", "it changed at the very step of the jump",
+)  # fmt: skip
+
+_SEE_RESTART = Remedy(
+    "Where restarts are meant nothing is wrong. If the loss takes long to come down after each, let the schedule begin "
+    "anew at a lower rate.", "", "the rate was as high before, and the loss rose with it",
 )  # fmt: skip
 
 _DIVIDE_LOGGED = Remedy(
@@ -646,6 +664,35 @@ MOST_OF_TERM = 10.0
 FEW_SINCE = 4
 """Values of another loss that show whether it is learned."""
 
+RESTARTED, JUST, LIKE, BEARS = 3.0, 4, 1.05, 64
+"""How many times as high the rate is from one step to the next where a schedule begins anew, up to so many steps before
+the jump; how far above all before it may be; and steps after which the loss must be low again."""
+
+
+def _restart(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
+    """A sentence, where a schedule that has had this rate before began anew right before the jump, as a cosine with
+    warm restarts does, and the loss has come down again, or may yet; else ""."""
+    if any(cause.weights.get(each, 0.0) >= SHOWN for each in ("weight", "optimizer")):
+        return ""
+    rate = rates(evidence, evidence.start, jump.step + 1)
+    low = max(1, len(rate) - 1 - JUST)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rises = rate[low:] / rate[low - 1 : -1]
+    known = np.flatnonzero(rises >= RESTARTED)
+    if not len(known):
+        return ""
+    at = low + int(known[0])
+    before = rate[:at][np.isfinite(rate[:at])]
+    is_like = len(before) > BEARS // 2 and np.mean(before * LIKE >= rate[at]) > 0 and rate[at] <= LIKE * before.max()
+    is_over = jump.back is not None and jump.back - jump.step <= BEARS
+    if not is_like or not (is_over or (jump.back is None and evidence.whole_stop - jump.step <= BEARS)):
+        return ""
+    return (
+        f"At step {evidence.start + at} the learning rate went back from {rate[at - 1]:.3g} to {rate[at]:.3g}, as high "
+        "as it was before: a schedule with restarts makes the loss rise for some steps."
+    )
+
+
 GARBAGE = 1e15
 """Magnitude of an output that no initialisation gives, and memory that was never written may."""
 
@@ -704,7 +751,10 @@ def _is_as_at_first(evidence: Evidence, name: str, jump: Jump, cause: Explanatio
         RANGES, list(evidence.ranks), 0, evidence.start, evidence.start + AT_FIRST, ("amax",), gradients
     )
     at_first = np.asarray(early.columns["amax"], np.float64).max(axis=1)
-    if (amax[:, at - low :].max(axis=1) > SLACK * np.maximum(at_first, amax[:, : at - low].max(axis=1))).any():
+    usual = np.maximum(at_first, amax[:, : at - low].max(axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.nan_to_num(amax[:, at - low :].max(axis=1) / usual, nan=0.0, posinf=np.inf)
+    if times.max() > MOST_SLACK or np.median(times) > SLACK:
         return False
     had, have = (amax[:, : at - low] > 0).mean(axis=1) > HALF, (amax[:, at - low :] > 0).any(axis=1)
     bad = np.asarray(block.columns["nan_count"]) + np.asarray(block.columns["inf_count"])

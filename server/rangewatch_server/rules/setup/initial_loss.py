@@ -39,6 +39,9 @@ LARGE_OUTPUT, LEFT = 30.0, 10.0
 """Times 1, and times the targets, from which on outputs begin too large; and times the targets' square that the loss
 must be after `LONG` steps: what is learned in some steps does no harm."""
 
+SEEN_OUTPUT = 0.3
+"""Part of such outputs that the largest element of the model's own must be."""
+
 AS_FAR = 0.3
 """Part of the first loss of outputs of 0 that it must be: a last bias may begin at the targets' mean."""
 
@@ -230,6 +233,8 @@ def _of_outputs(evidence: Evidence, size: float, name: str, step: int) -> Iterab
     outputs = float(np.sqrt(max(values[0], 0.0)))
     if not outputs >= LARGE_OUTPUT * max(size, 1.0) or not medians[1] >= LEFT * size**2:
         return
+    if _own_output(evidence, step) < SEEN_OUTPUT * outputs:
+        return  # what is logged is not what is trained on: it may be in other units
     rank = only_rank(evidence)
     yield Finding(
         rank=rank, step=step, subject="outputs",
@@ -268,6 +273,16 @@ def _of_any_loss(evidence: Evidence, name: str, step: int) -> Iterable[Finding]:
     rank, usual = only_rank(evidence), float(np.median(factors))
     begins = f"begins at {values[0]:.4g} and is {medians[1]:.4g} by now"
     yield _weights(evidence, gains, usual, f"{loss_called(name)} {begins}", step, rank, {"loss": float(values[0])})
+
+
+def _own_output(evidence: Evidence, step: int) -> float:
+    """The largest magnitude of the model's own output in the first steps; Inf where it is not recorded."""
+    entries = evidence.tensors.entries
+    outputs = np.array([each for each in tensors_of(evidence, "output").tolist() if not entries[each].fqn], np.int64)
+    if not len(outputs):
+        return float("inf")
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, step, step + FIRST, ("amax",), outputs)
+    return float(np.asarray(block.columns["amax"], np.float64).max(initial=0.0))
 
 
 def _logits(evidence: Evidence, start: int, classes: int) -> Logits | None:
