@@ -10,7 +10,9 @@ import pytest
 from rangewatch.wire import events
 from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch.wire.records import TensorEntry
+from rangewatch_server.rules.activations import dead_activation
 from rangewatch_server.rules.gradients.vanishing_gradient import RULE as VANISHING
+from rangewatch_server.rules.loss import loss_plateau
 from rangewatch_server.rules.setup.alike_rows import RULE as ALIKE
 from rangewatch_server.rules.setup.initial_loss import RULE as INITIAL
 from rangewatch_server.rules.updates.update_ratio import RULE as UPDATES
@@ -174,3 +176,28 @@ def test_gradients_that_the_training_itself_has_brought_down(recording: Recordin
     amax[:, :8] = 0.1
     recording.write(layers, STEPS, {"amax": amax}, series={"loss": 1.0})
     assert not [each for each in recording.diagnose(VANISHING).findings if each.subject == "depth"]
+
+
+@pytest.mark.parametrize(
+    ("size", "steps", "expected"),
+    [(130.0, 120, ("warning", "data")), (1.0, 120, None), (1.0, 220, ("info", "data")), (130.0, 80, None)],
+)  # fmt: skip
+def test_bytes_that_leave_a_classifier_at_chance(
+    recording: Recording, size: float, steps: int, expected: tuple[str, str] | None
+) -> None:
+    """The first loss is not far above it: the first updates are what does harm, and units that they kill follow."""
+    loss = CHANCE + np.random.default_rng(3).normal(0, 0.01, steps)
+    loss[:4] += [0.7, 74, 10, 140]
+    layers = [TensorEntry("act", "output", 0, "float32", (32, 64), 0, "ReLU"), matrix("a.weight", 1)]
+    amax = np.ones((2, steps))
+    amax[0, 5:] = 0.0
+    known = [events.event(LossFunction("nll", 10), 1, 0)]
+    recording.write(layers, steps, {"amax": amax}, series={"loss": loss, "input_rms": size}, events=known)
+    found = recording.diagnose(loss_plateau.RULE, dead_activation.RULE).findings
+    at_chance = [each for each in found if each.subject == "chance"]
+    assert [(each.severity, each.facts["cause_class"]) for each in at_chance] == (
+        [] if expected is None else [expected]
+    )
+    dead = [each for each in found if each.rule == "dead_activation"]
+    assert len(dead) == (expected is None or expected[0] == "info")
+    assert all(("Normalise" in each.remedy[0].text) == (size > 1) for each in dead)

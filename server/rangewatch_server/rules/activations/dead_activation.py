@@ -11,6 +11,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
+from rangewatch_server.rules.loss.series import largest_input
 from rangewatch_server.rules.phrases import listed, module_path, place, the
 from rangewatch_server.rules.recent import COUNTS, Array, Recent, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -211,6 +212,7 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
     when = f"one after it, up to step {latest}" if latest > first.since > evidence.start else "before"
     whose = "" if len(evidence.ranks) == 1 else " on all ranks"
     more = [evidence.tensors.entries[each.tensor] for each in dead[1:]]
+    size = _large_input(evidence, first.since)
     return Finding(
         rank=rank, step=first.since, tensor=entry.fqn, kind=entry.kind, subject="dead",
         summary=f"{where}: {the(entry)} ({entry.module}) {what}.",
@@ -223,10 +225,34 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
                 if first.units else []
             ),
             *([f"{len(more)} more are dead: {listed(more)}."] if more else []),
+            *(
+                [
+                    f"Cause (likely): the data: what the model is given was not normalised: {size:.3g} in root mean "
+                    "square. Layers are initialised for about 1: first updates are as many times too large."
+                ]
+                if size else []
+            ),
         ),
-        remedy=tuple((_unit_remedies if first.units else _remedies)(evidence, entry, first.since)),
-        facts={"zero_share": first.share, "since_step": first.since, "latest_step": latest, "tensors": len(dead)},
+        remedy=(
+            *((_normalise(size),) if size else ()),
+            *(_unit_remedies if first.units else _remedies)(evidence, entry, first.since),
+        ),
+        facts={
+            "zero_share": first.share, "since_step": first.since, "latest_step": latest, "tensors": len(dead),
+            **({"cause_class": "data"} if size else {}),
+        },
     )  # fmt: skip
+
+
+LARGE_INPUT, FIRST, EARLY = 30.0, 32, 64
+"""Root mean square of inputs, in so many first steps, that were not normalised; and first steps in which units die of
+the updates by them."""
+
+
+def _large_input(evidence: Evidence, since: int) -> float:
+    """How large inputs are that may have made units die at `since`; 0: they are as usual, or it was later."""
+    size = largest_input(evidence, evidence.start, evidence.start + FIRST)
+    return size if size >= LARGE_INPUT and since - evidence.start <= EARLY else 0.0
 
 
 def _remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Remedy]:
@@ -243,6 +269,16 @@ def _remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Re
             "Use an activation that passes gradients for negative values.",
             f"model.set_submodule({entry.fqn!r}, torch.nn.LeakyReLU(0.01))", because,
         )  # fmt: skip
+
+
+def _normalise(size: float) -> Remedy:
+    return Remedy(
+        "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or column "
+        "over the training data; bytes by 255.",
+        "def normalised(x, mean, deviation):  # of the training data\n"
+        "    return (x - mean) / deviation.clamp(min=1e-6)",
+        f"inputs of the first steps are {size:.3g} in root mean square",
+    )
 
 
 def _unit_remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Remedy]:

@@ -56,7 +56,7 @@ RULE = Rule(
     name="gradients_not_zeroed",
     title="Gradients are not zeroed",
     severity="warning",
-    explanation="For 32 updates in a row the backward added to the gradients that the update before had used, as when "
+    explanation="For 12 updates in a row the backward added to the gradients that the update before had used, as when "
     "`zero_grad` is called in one branch of the loop only. Each update goes by the sum of all gradients since then: "
     "updates grow, point to the past, and the loss follows. The agent reports it at any level, without reading a "
     "gradient.",

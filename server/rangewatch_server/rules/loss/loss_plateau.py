@@ -46,6 +46,10 @@ CHANCE_STEPS, CHANCE = 192, 0.03
 """Steps after which a loss may be said to be at chance, and how near, as a part of it, its means are to that."""
 
 
+LARGE_INPUT, LARGE_STEPS = 30.0, 96
+"""Root mean square above which inputs were not normalised, as bytes that are not divided by 255; and steps after which
+that is said."""
+
 SMALL_INPUT = 0.001
 """Root mean square of all that a model is given below which it sees one thing in all rows: biases outweigh them. Rows
 of a million words that are normalised have as much, those of 50,000 0.0045."""
@@ -65,17 +69,18 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
     if known is None or known.op != "nll" or known.classes < 2 or known.is_negated or known.given:
         return None
     stop, chance = evidence.whole_stop, float(np.log(known.classes))
-    if stop - evidence.start < CHANCE_STEPS or stop - evidence.start >= (GROUPS + 1) * 8**LEVEL:
+    size = _largest_input(evidence)
+    is_large = size is not None and size >= LARGE_INPUT
+    if not (LARGE_STEPS if is_large else CHANCE_STEPS) <= stop - evidence.start < (GROUPS + 1) * 8**LEVEL:
         return None
     third = (stop - evidence.start) // 3
     middle, last = (evidence.series(name, stop - each * third, stop - (each - 1) * third) for each in (2, 1))
     parts = [float(np.mean(each[np.isfinite(each)])) for each in (middle, last) if np.isfinite(each).any()]
     if len(parts) < 2 or any(abs(each - chance) > CHANCE * chance for each in parts):
         return None
-    rank, size = only_rank(evidence), _largest_input(evidence)
-    is_small = size is not None and 0 < size < SMALL_INPUT
+    rank, is_small = only_rank(evidence), size is not None and 0 < size < SMALL_INPUT
     return Finding(
-        severity="warning" if is_small else "", rank=rank, step=evidence.start, subject="chance",
+        severity="warning" if is_small or is_large else "", rank=rank, step=evidence.start, subject="chance",
         summary=f"{place(evidence.start, rank)}: {loss_called(name)} has been that of a guess since: {parts[1]:.4g} at "
         f"step {stop - 1}, where a model that knows nothing of {known.classes} classes has ln {known.classes} = "
         f"{chance:.4g}.",
@@ -88,12 +93,22 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
                     "biases outweigh such inputs. Against that: of sparse rows a few numbers may be large.",
                     "What would decide: print mean and deviation of a batch as the model is given it.",
                 )
-                if is_small else _OF_LABELS
+                if is_small else _of_large(size or 0.0) if is_large else _OF_LABELS
             ),
         ),
-        remedy=(_NORMALISE if is_small else _SEE_LABELS,),
+        remedy=(_NORMALISE if is_small else _SCALE if is_large else _SEE_LABELS,),
         facts={"loss": parts[1], "chance": chance, "classes": known.classes, "cause_class": "data"},
     )  # fmt: skip
+
+
+def _of_large(size: float) -> tuple[str, ...]:
+    return (
+        f"Cause (likely): the data: what the model is given was not normalised: {size:.3g} in root mean square, as of "
+        "bytes that were not divided by 255. Layers are initialised for about 1: first gradients, and updates by them, "
+        "are as many times too large. Against that: a first layer may normalise what it is given, and a task that is "
+        "hard looks the same.",
+        "What would decide: print mean and deviation of a batch as the model is given it.",
+    )
 
 
 _OF_LABELS = (
@@ -107,6 +122,12 @@ _SEE_LABELS = Remedy(
     "Look whether the labels are those of their inputs, row by row, as the loop gets them.", "",
     "the loss is where a guess has it",
 )  # fmt: skip
+_SCALE = Remedy(
+    "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or column over "
+    "the training data; bytes by 255.",
+    "def normalised(x, mean, deviation):  # of the training data\n    return (x - mean) / deviation.clamp(min=1e-6)",
+    "a sample of the inputs of the first steps",
+)
 _NORMALISE = Remedy(
     "Scale the inputs to about 1, once: look for a division that the reader and the transform both make.",
     "def normalised(x, mean, deviation):  # of the training data\n    return (x - mean) / deviation.clamp(min=1e-6)",
@@ -136,9 +157,10 @@ RULE = Rule(
     severity="info",
     explanation="For a thousand steps the loss has not fallen, and it is still near what it was at first. A training "
     "that has learned and has converged is not reported. Or a classifier's loss is still that of a guess after 192 "
-    "steps, as of labels that are those of other rows; a warning where its inputs are next to nothing. Needs "
-    "a logged loss.",
+    "steps, as of labels that are those of other rows; a warning where its inputs are next to nothing, or not "
+    "normalised. Needs a logged loss.",
     check=check,
+    explains=("dead_activation", "saturated_activation", "vanishing_gradient"),
     thresholds=(
         Threshold("most_change", 0.01, "of the loss", "A larger change in 1,024 steps is none to be flat."),
         Threshold("least_learned", 0.3, "of the first loss", "A loss that fell by more has learned."),

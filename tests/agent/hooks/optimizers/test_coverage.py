@@ -165,6 +165,7 @@ def test_a_parameter_that_takes_the_place_of_another(ingest: IngestDouble, is_to
                 model[1].weight = nn.Parameter(torch.ones(2, 2))
                 if is_told:
                     optimizer.add_param_group({"params": [model[1].weight]})
+            model.zero_grad()
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
     found = [(each.step, known) for each in ingest.events("optimizers") if (known := read(Optimizers, each.data))]
