@@ -463,3 +463,16 @@ def test_what_a_part_is_given_may_be_what_another_made(recording: Recording, mad
     event = seen(MODEL[DOWN], inputs=given, model_inputs=given, entered="down")
     finding = found(recording, DOWN, event, what="inf_count", columns={"amax": amax})
     assert (finding.facts["cause_class"] == "data") == is_batch
+
+
+@pytest.mark.parametrize(
+    ("weight", "given", "is_weight"), [(3.99e4, 1.0, True), (40.0, 1.0, False), (3e2, 1e-2, False)]
+)
+def test_a_weight_that_was_not_so_large_in_the_step_before(
+    recording: Recording, weight: float, given: float, is_weight: bool
+) -> None:
+    """The product with one input alone is far above all that the module had given."""
+    weights, inputs = [facts("up.weight", amax=weight)], [facts("input[0]", amax=given)]
+    finding = found(recording, UP, seen(MODEL[UP], weights=weights, inputs=inputs))
+    assert (finding.facts["cause_class"] == "weight") == is_weight
+    assert ("See what wrote to the weights" in finding.remedy[0].text) == is_weight

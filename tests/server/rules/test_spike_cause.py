@@ -910,3 +910,14 @@ def test_a_loss_that_is_computed_otherwise(
     assert finding.remedy[0].text.startswith(advice)
     text = f"Nearest to it are {', '.join(after)}, and were Mean, Pow, Sub."
     assert (text in " ".join(finding.evidence)) == (since == AT and after != MEAN)
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"), [(65536.0, "loss_scale"), (1e9, "regularization"), (16.0, "regularization")]
+)
+def test_a_term_that_is_made_of_scaled_gradients(recording: Recording, scale: float, expected: str) -> None:
+    known = [events.event(events.LossChanged(("Mul", *MEAN), ("Mul", "Add", "Mean", "Mul")), 1, AT)]
+    series = {"loss": np.r_[2 + NOISE.normal(0, 0.05, AT), np.full(STEPS - AT, 2e7)], "loss_scale": scale}
+    finding = found(recording, (GRAD, AT, 1e6), series=series, events=known, loss_scaled=True)
+    assert cause(finding) == expected
+    assert ("by the loss scale" in finding.remedy[0].text) == (expected == "loss_scale")

@@ -148,6 +148,8 @@ def candidates(case: Case, origin: Origin, *, rate_rose: bool, jumped: Candidate
         everything += _filled(case)
     if origin.kind in ("between", "forward") and origin.cause == "":
         everything += _made_in_forward(case, origin)
+    if origin.kind == "forward":
+        everything += _swollen(case)
     if origin.kind in ("loss", "backward"):
         everything += _masked_outputs(case)
         everything += _operation(case, origin)
@@ -387,6 +389,29 @@ def _at_limit(case: Case) -> str:
             name = the(entries[at])
             return f"{name[0].upper()}{name[1:]} was {amax:.4g}, just below the limit of {dtype}."
     return ""
+
+
+SWOLLEN, BY_FAR = 256.0, 1e3
+"""Magnitude of a weight that no layer needs, and how many times what the module gave in the step before the product of
+its largest weight and input must be for the weight to be another one than in that step."""
+
+
+def _swollen(case: Case) -> Iterator[Candidate]:
+    """Finite weights of the module that are far too large, and cannot have been so in the step before."""
+    before = case.bits_before[case.bad.tensor]
+    before = before[np.isfinite(before)]
+    if case.is_first_step() or not len(before) or not case.inputs or not case.weights:
+        return
+    largest = max(case.weights, key=lambda each: 0.0 if each.is_bad else each.amax)
+    given, gave = max(each.amax for each in case.inputs), 2.0 ** float(before[-1])
+    if largest.is_bad or largest.amax < SWOLLEN or largest.amax * given < BY_FAR * gave:
+        return
+    text = (
+        f"The weight {largest.name} was up to {largest.amax:.3g} and what the module was given up to {given:.3g}, "
+        f"where the module had given {gave:.3g} at most in the step before: the weight was changed in between, by far "
+        "more than a usual update does."
+    )
+    yield Candidate("weight", 0.85, (text,), where=largest.name)
 
 
 def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:

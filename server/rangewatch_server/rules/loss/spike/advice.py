@@ -20,6 +20,7 @@ NAMES = {
     "no_gradient": "how the loss is computed", "dead_units": "units that died, or experts that no row reaches any more",
     "regularization": "a term of the loss that was raised",
     "backward_arithmetic": "arithmetic of the backward", "eval": "the model's mode",
+    "loss_scale": "a term that is made of scaled gradients",
 }  # fmt: skip
 
 _OVERWRITTEN = "weights that were overwritten"
@@ -53,6 +54,7 @@ TESTS = {
     "dead_units": "Count what each ReLU gives above 0, or the rows of each expert, in the steps before it and since.",
     "mask": "Compute the loss of one batch with the mask of a step before it and with that of now.",
     "eval": "Compute the loss of one batch in train() and in eval().",
+    "loss_scale": "Log the term by itself, and compare it at a loss scale of 1.",
     "weight": "Run the step before with this batch: a loss that is usual there speaks for the weights, not the batch.",
 }  # fmt: skip
 
@@ -78,7 +80,7 @@ def verdict(
         name, test = ("gradients that are summed" if best.cause == "optimizer" else "a longer recurrence"), _AS_BEFORE
     if climbs:
         name, test = "the direction of the updates", _UPHILL
-    if changed is not None:
+    if changed is not None and best.cause != "loss_scale":
         name, test = changed_loss.NAME, changed_loss.TEST
     yield f"Cause ({best.sureness}): {name}. {' '.join(best.supports)}"
     for text in best.against:
