@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -476,3 +477,16 @@ def test_a_weight_that_was_not_so_large_in_the_step_before(
     finding = found(recording, UP, seen(MODEL[UP], weights=weights, inputs=inputs))
     assert (finding.facts["cause_class"] == "weight") == is_weight
     assert ("See what wrote to the weights" in finding.remedy[0].text) == is_weight
+
+
+@pytest.mark.parametrize(
+    ("what", "dtype", "is_said"),
+    [("inf_count", "float16", True), ("nan_count", "float16", False), ("inf_count", "float32", False)],
+)  # fmt: skip
+def test_in_float16_code_of_a_module_may_overflow_in_a_product(
+    recording: Recording, what: str, dtype: str, is_said: bool
+) -> None:
+    model = [msgspec.structs.replace(each, dtype=dtype, module="Scores") for each in MODEL]
+    given = [facts("input[0]", dtype=dtype)]
+    finding = found(recording, UP, seen(model[UP], inputs=given, model_inputs=given), model=model, what=what)
+    assert ("a dot product" in " ".join(each.text for each in finding.remedy)) == is_said

@@ -664,9 +664,10 @@ MOST_OF_TERM = 10.0
 FEW_SINCE = 4
 """Values of another loss that show whether it is learned."""
 
-RESTARTED, JUST, LIKE, BEARS = 3.0, 4, 1.05, 64
+RESTARTED, JUST, LIKE, BEARS, LONGEST = 3.0, 4, 1.05, 64, 8_192
 """How many times as high the rate is from one step to the next where a schedule begins anew, up to so many steps before
-the jump; how far above all before it may be; and steps after which the loss must be low again."""
+the jump; how far above all before it may be; steps after which the loss must be low again, and steps back in which the
+rate must have been as high."""
 
 
 def _restart(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
@@ -674,7 +675,8 @@ def _restart(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
     warm restarts does, and the loss has come down again, or may yet; else ""."""
     if any(cause.weights.get(each, 0.0) >= SHOWN for each in ("weight", "optimizer")):
         return ""
-    rate = rates(evidence, evidence.start, jump.step + 1)
+    begin = max(evidence.start, jump.step - LONGEST)
+    rate = rates(evidence, begin, jump.step + 1)
     low = max(1, len(rate) - 1 - JUST)
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = rate[low:] / rate[low - 1 : -1]
@@ -688,7 +690,7 @@ def _restart(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
     if not is_like or not (is_over or (jump.back is None and evidence.whole_stop - jump.step <= BEARS)):
         return ""
     return (
-        f"At step {evidence.start + at} the learning rate went back from {rate[at - 1]:.3g} to {rate[at]:.3g}, as high "
+        f"At step {begin + at} the learning rate went back from {rate[at - 1]:.3g} to {rate[at]:.3g}, as high "
         "as it was before: a schedule with restarts makes the loss rise for some steps."
     )
 

@@ -205,6 +205,8 @@ def _inside(case: Case, fqn: str, because: str) -> Remedy:
         else "0 divided by 0 (a norm, a sum or a size that is 0), or a root or log of what is below 0"
     )
     text = f"Look in the forward of {name_of(fqn)} for {made}, and add an eps or clamp there; its values show which."
+    if case.bad.inf_count and case.entry.dtype == "float16":
+        text += " In float16 a product, a dot product or a sum beyond 65504 is Inf, too: compute it in float32."
     return Remedy(text, watch_inside(fqn), because)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from rangewatch_server.numerics.pyramid import RANGES
+from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.batch_rows import outliers, rows_of
-from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.learning_rate import HISTORY
 from rangewatch_server.rules.loss.series import INPUTS, TARGETS
 from rangewatch_server.rules.loss.spike.bands import (
@@ -177,10 +177,14 @@ def of_rows(evidence: Evidence, name: str, step: int, rank: int | None) -> Itera
     factor = float(loss[-1]) - float(np.nanmedian(loss[:-1]))
     if not FACTOR_BITS <= factor < np.inf or rise < factor - min(FACTOR_SLACK, FACTOR_PART * factor):
         return
-    first = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, evidence.start, low, ("amax",), nearest)
-    now = evidence.run.slice(RANGES, list(ranks_of(evidence, rank)), 0, low, step + 1, ("amax",), nearest)
-    before = [np.asarray(each.columns["amax"], np.float64).ravel() for each in (first, now)]
-    highest, last = max(before[0].max(initial=0.0), before[1][:-1].max(initial=0.0)), float(before[1][-1])
+    ranks, level = list(ranks_of(evidence, rank)), level_for(max(1, low - evidence.start), SCAN_COLUMNS)
+    stop = max(evidence.start, low // FANOUT**level * FANOUT**level)
+    amax = [
+        np.asarray(evidence.run.slice(RANGES, ranks, of, begin, end, ("amax",), nearest).columns["amax"], np.float64)[0]
+        for of, begin, end in ((level, evidence.start, stop), (0, stop, step + 1))
+        if begin < end
+    ]
+    highest, last = max(each.max(initial=0.0) for each in (*amax[:-1], amax[-1][:-1])), float(amax[-1][-1])
     if not highest > 0 or last < 2.0**ABOVE_BITS * highest:
         return
     entry = evidence.tensors.entries[int(nearest[0])]
