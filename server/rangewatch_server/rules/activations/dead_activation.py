@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
-from rangewatch_server.rules.loss.series import largest_input
+from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise
 from rangewatch_server.rules.phrases import listed, module_path, place, the
 from rangewatch_server.rules.recent import COUNTS, Array, Recent, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -234,7 +234,7 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
             ),
         ),
         remedy=(
-            *((_normalise(size),) if size else ()),
+            *((normalise(f"inputs of the first steps are {size:.3g} in root mean square"),) if size else ()),
             *(_unit_remedies if first.units else _remedies)(evidence, entry, first.since),
         ),
         facts={
@@ -244,9 +244,8 @@ def _finding(evidence: Evidence, dead: list[Dead]) -> Finding:
     )  # fmt: skip
 
 
-LARGE_INPUT, FIRST, EARLY = 30.0, 32, 64
-"""Root mean square of inputs, in so many first steps, that were not normalised; and first steps in which units die of
-the updates by them."""
+FIRST, EARLY = 32, 64
+"""First steps whose inputs say whether they were normalised, and in which units die of the updates by them."""
 
 
 def _large_input(evidence: Evidence, since: int) -> float:
@@ -269,16 +268,6 @@ def _remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Re
             "Use an activation that passes gradients for negative values.",
             f"model.set_submodule({entry.fqn!r}, torch.nn.LeakyReLU(0.01))", because,
         )  # fmt: skip
-
-
-def _normalise(size: float) -> Remedy:
-    return Remedy(
-        "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or column "
-        "over the training data; bytes by 255.",
-        "def normalised(x, mean, deviation):  # of the training data\n"
-        "    return (x - mean) / deviation.clamp(min=1e-6)",
-        f"inputs of the first steps are {size:.3g} in root mean square",
-    )
 
 
 def _unit_remedies(evidence: Evidence, entry: TensorEntry, since: int) -> Iterator[Remedy]:

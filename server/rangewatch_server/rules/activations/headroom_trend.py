@@ -13,7 +13,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.evidence import BACKWARD, Evidence
-from rangewatch_server.rules.loss.series import input_growth
+from rangewatch_server.rules.inputs import input_growth
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.phrases import in_bfloat16, in_float32, module_path, place, the
 from rangewatch_server.rules.recent import Array, Recent, odd_rank, recent, rows_of

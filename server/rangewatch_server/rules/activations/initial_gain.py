@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Array, Evidence
-from rangewatch_server.rules.loss.series import largest_input
+from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input
 from rangewatch_server.rules.phrases import module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -21,9 +21,6 @@ FIRST = 4
 
 LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Conv1D")
 """Classes whose output is a sum of inputs times weights: as they are usually initialised it is about as large."""
-
-LARGE_INPUT = 30.0
-"""Root mean square from which on inputs are not of the usual size, of about 1."""
 
 FEWEST = 3
 """Such layers that are needed, to say what is usual in the model."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from rangewatch_server.rules.activations.attention_logits import is_attention
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import largest_input
+from rangewatch_server.rules.inputs import largest_input
 from rangewatch_server.rules.phrases import listed, module_code, module_path, place, the
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, last_finite, only_rank, recent, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds

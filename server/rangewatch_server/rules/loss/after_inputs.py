@@ -14,7 +14,8 @@ import numpy as np
 from rangewatch.wire.events import StateLoaded
 from rangewatch_server.numerics.pyramid import FANOUT, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
-from rangewatch_server.rules.loss.series import INPUTS, RATES, TARGETS, WRITTEN
+from rangewatch_server.rules.inputs import INPUTS
+from rangewatch_server.rules.loss.series import RATES, TARGETS, WRITTEN
 from rangewatch_server.rules.loss.spike.bands import INPUT_BITS, OUT_DEVIATIONS
 from rangewatch_server.rules.loss.spike.changed_mask import SHARES, are_other
 from rangewatch_server.rules.recent import Array

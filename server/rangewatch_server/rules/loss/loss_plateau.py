@@ -8,7 +8,8 @@ import numpy as np
 
 from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import INPUTS, loss_name, means
+from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise
+from rangewatch_server.rules.loss.series import loss_name, means
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -46,21 +47,12 @@ CHANCE_STEPS, CHANCE = 192, 0.03
 """Steps after which a loss may be said to be at chance, and how near, as a part of it, its means are to that."""
 
 
-LARGE_INPUT, LARGE_STEPS = 30.0, 96
-"""Root mean square above which inputs were not normalised, as bytes that are not divided by 255; and steps after which
-that is said."""
+LARGE_STEPS = 96
+"""The same where inputs were not normalised, as bytes that are not divided by 255."""
 
 SMALL_INPUT = 0.001
 """Root mean square of all that a model is given below which it sees one thing in all rows: biases outweigh them. Rows
 of a million words that are normalised have as much, those of 50,000 0.0045."""
-
-
-def _largest_input(evidence: Evidence) -> float | None:
-    """Root mean square of the largest floating input in the first steps; None where none is recorded."""
-    stop = evidence.start + FIRST
-    sizes = [evidence.largest(each, evidence.start, stop) for each in INPUTS if evidence.has_series(each)]
-    known = [each[np.isfinite(each)] for each in sizes]
-    return max((float(each.max()) for each in known if len(each)), default=None)
 
 
 def _at_chance(evidence: Evidence, name: str) -> Finding | None:
@@ -69,8 +61,8 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
     if known is None or known.op != "nll" or known.classes < 2 or known.is_negated or known.given:
         return None
     stop, chance = evidence.whole_stop, float(np.log(known.classes))
-    size = _largest_input(evidence)
-    is_large = size is not None and size >= LARGE_INPUT
+    size = largest_input(evidence, evidence.start, evidence.start + FIRST)
+    is_large = size >= LARGE_INPUT
     if not (LARGE_STEPS if is_large else CHANCE_STEPS) <= stop - evidence.start < (GROUPS + 1) * 8**LEVEL:
         return None
     third = (stop - evidence.start) // 3
@@ -78,7 +70,7 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
     parts = [float(np.mean(each[np.isfinite(each)])) for each in (middle, last) if np.isfinite(each).any()]
     if len(parts) < 2 or any(abs(each - chance) > CHANCE * chance for each in parts):
         return None
-    rank, is_small = only_rank(evidence), size is not None and 0 < size < SMALL_INPUT
+    rank, is_small = only_rank(evidence), 0 < size < SMALL_INPUT
     return Finding(
         severity="warning" if is_small or is_large else "", rank=rank, step=evidence.start, subject="chance",
         summary=f"{place(evidence.start, rank)}: {loss_called(name)} has been that of a guess since: {parts[1]:.4g} at "
@@ -93,10 +85,10 @@ def _at_chance(evidence: Evidence, name: str) -> Finding | None:
                     "biases outweigh such inputs. Against that: of sparse rows a few numbers may be large.",
                     "What would decide: print mean and deviation of a batch as the model is given it.",
                 )
-                if is_small else _of_large(size or 0.0) if is_large else _OF_LABELS
+                if is_small else _of_large(size) if is_large else _OF_LABELS
             ),
         ),
-        remedy=(_NORMALISE if is_small else _SCALE if is_large else _SEE_LABELS,),
+        remedy=(_SCALE_ONCE if is_small else normalise() if is_large else _SEE_LABELS,),
         facts={"loss": parts[1], "chance": chance, "classes": known.classes, "cause_class": "data"},
     )  # fmt: skip
 
@@ -122,13 +114,7 @@ _SEE_LABELS = Remedy(
     "Look whether the labels are those of their inputs, row by row, as the loop gets them.", "",
     "the loss is where a guess has it",
 )  # fmt: skip
-_SCALE = Remedy(
-    "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or column over "
-    "the training data; bytes by 255.",
-    "def normalised(x, mean, deviation):  # of the training data\n    return (x - mean) / deviation.clamp(min=1e-6)",
-    "a sample of the inputs of the first steps",
-)
-_NORMALISE = Remedy(
+_SCALE_ONCE = Remedy(
     "Scale the inputs to about 1, once: look for a division that the reader and the transform both make.",
     "def normalised(x, mean, deviation):  # of the training data\n    return (x - mean) / deviation.clamp(min=1e-6)",
     "a sample of the inputs of the first steps",

@@ -39,9 +39,6 @@ FOUND_INF = "found_inf"
 TAKEN = "sampled_gradient"
 """Series of how large its gradient was when the optimizer took it."""
 
-INPUTS = ("input_rms", "input_rms_1", "input_rms_2")
-"""Series of the size of what the model is given."""
-
 TARGETS = "target_rms"
 """Series of the size of what the loss compares with."""
 
@@ -123,22 +120,3 @@ def is_not_zero(evidence: Evidence, start: int | None = None) -> bool:
     values = evidence.series(name, evidence.start if start is None else start, evidence.whole_stop)
     values = values[np.isfinite(values)]
     return bool(len(values)) and bool(np.mean(values != 0) > MOST)
-
-
-def largest_input(evidence: Evidence, start: int, stop: int, rank: int | None = None) -> float:
-    """The largest root mean square of what the model was given in [start, stop); 0 where it is not known."""
-    sizes = [evidence.largest(name, start, stop, rank=rank) for name in INPUTS if evidence.has_series(name)]
-    return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
-
-
-def input_growth(evidence: Evidence, start: int, stop: int) -> float:
-    """Bits by which what the model is given has grown over the steps [start, stop), by the samples of its inputs: the
-    most of any, between its first and its last eighth; 0 where nothing is known."""
-    grown = [0.0]
-    for name in (each for each in INPUTS if evidence.has_series(each)):
-        values = evidence.series(name, max(start, evidence.start), stop)
-        values = values[np.isfinite(values) & (values > 0)]
-        few = max(1, len(values) // 8)
-        if len(values) >= 2 * few:
-            grown.append(float(np.log2(np.median(values[-few:]) / np.median(values[:few]))))
-    return max(grown)

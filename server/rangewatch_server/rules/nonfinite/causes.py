@@ -18,7 +18,8 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.numerics.headroom import limits_of
 from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import INPUTS, RATES, loss_name
+from rangewatch_server.rules.inputs import INPUTS
+from rangewatch_server.rules.loss.series import RATES, loss_name
 from rangewatch_server.rules.nonfinite import operations, overflowed_gradient
 from rangewatch_server.rules.nonfinite.case import HISTORY, Case, StepView
 from rangewatch_server.rules.nonfinite.forward import LARGE_BITS, NEAR_LIMIT_BITS

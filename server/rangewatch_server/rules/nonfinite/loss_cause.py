@@ -14,7 +14,7 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.headroom import max_finite_log2
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import largest_input
+from rangewatch_server.rules.inputs import largest_input, normalise
 from rangewatch_server.rules.loss.spike import cause as spike_cause
 from rangewatch_server.rules.loss.spike.bands import activations, risers
 from rangewatch_server.rules.loss.spike.cause import Explanation
@@ -33,8 +33,8 @@ TARGET_BITS = 10.0
 of a square is as its root.
 """
 
-LARGE_INPUT = 1e3
-"""Root mean square of inputs that no first layer is initialised for."""
+FAR_TOO_LARGE = 1e3
+"""Root mean square of inputs by which the loss of the first steps is beyond its range."""
 
 AT_FIRST = 8
 """First steps, and last ones, whose losses say how far it has grown since it began."""
@@ -97,20 +97,14 @@ def _beyond_squares(evidence: Evidence, step: int, rank: int) -> str | None:
 def _of_first_steps(evidence: Evidence, large: str, step: int, finite: str, rank: int) -> Explanation:
     """Before much is usual: of inputs that were never brought to about 1, or of updates."""
     size = largest_input(evidence, evidence.start, step + 1, rank)
-    if size < LARGE_INPUT:
+    if size < FAR_TOO_LARGE:
         return _blown(large, finite, rank)
     text = (
         f"the data, which were not normalised. What the model is given is {size:.3g} in root mean square. {large} "
         "Layers are initialised for inputs of about 1: outputs are as many times too large as inputs are, and an "
         "update by the gradients of those is by far more."
     )
-    remedy = Remedy(
-        "Normalise what the model is given: take off the mean and divide by the deviation, of each column or channel "
-        "over the training data. Of a time take what is left since a day of the data's own, in days or years.",
-        "def normalised(x, mean, deviation):  # of the training data\n"
-        "    return (x - mean) / deviation.clamp(min=1e-6)",
-        "a sample of the inputs of the first steps",
-    )
+    remedy = normalise(more="of a time, what is left since a day of the data's own, in days or years")
     test = "Print mean and deviation of each column of a batch as the model is given it."
     return _of(Candidate("data", 0.86, (text,)), test, (finite,), (remedy,), rank)
 

@@ -13,7 +13,8 @@ from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import first_and_last, largest_input, loss_name
+from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise
+from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
@@ -26,10 +27,6 @@ ABOVE = 8.0
 
 GAIN = 6.0
 """How many times as large as what comes before it the output of the last layer must be: usual is about 1."""
-
-
-LARGE_INPUT = 30.0
-"""Root mean square of inputs from which on they were not normalised: usual is about 1, and of bytes as floats 150."""
 
 
 LARGE_TARGET = 100.0
@@ -131,15 +128,7 @@ def _of_inputs(
             "Cause (likely): the data, which were not normalised. Against that: the model may normalise them itself.",
             "What would decide: print mean and deviation of a batch as the model is given it.",
         ),
-        remedy=(
-            Remedy(
-                "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or "
-                "column over the training data; bytes by 255.",
-                "def normalised(x, mean, deviation):  # of the training data\n"
-                "    return (x - mean) / deviation.clamp(min=1e-6)",
-                "a sample of the inputs of the first steps, and the first loss, before any update",
-            ),
-        ),
+        remedy=(normalise("a sample of the inputs of the first steps, and the first loss, before any update"),),
         facts={"loss": loss, "chance": chance, "classes": classes, "input_rms": size, "cause_class": "data"},
     )  # fmt: skip
 

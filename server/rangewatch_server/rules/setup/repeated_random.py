@@ -8,7 +8,7 @@ import numpy as np
 
 from rangewatch.wire.events import RepeatedRandom, StateLoaded
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.series import INPUTS
+from rangewatch_server.rules.inputs import INPUTS
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds

@@ -10,8 +10,9 @@ import numpy as np
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.batch_rows import outliers, rows_of
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
+from rangewatch_server.rules.inputs import INPUTS
 from rangewatch_server.rules.loss.learning_rate import HISTORY
-from rangewatch_server.rules.loss.series import INPUTS, TARGETS
+from rangewatch_server.rules.loss.series import TARGETS
 from rangewatch_server.rules.loss.spike.bands import (
     EARLIER,
     FEWEST,

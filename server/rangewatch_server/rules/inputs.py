@@ -1,0 +1,44 @@
+"""How large what the model is given is, by samples of its floating inputs; and advice where it was not normalised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.rule import Remedy
+
+INPUTS = ("input_rms", "input_rms_1", "input_rms_2")
+"""Series of the size of what the model is given."""
+
+LARGE_INPUT = 30.0
+"""Root mean square from which on inputs were not normalised: usual is about 1, and of bytes as floats 150."""
+
+
+def largest_input(evidence: Evidence, start: int, stop: int, rank: int | None = None) -> float:
+    """The largest root mean square of what the model was given in [start, stop); 0 where it is not known."""
+    sizes = [evidence.largest(name, start, stop, rank=rank) for name in INPUTS if evidence.has_series(name)]
+    return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
+
+
+def input_growth(evidence: Evidence, start: int, stop: int) -> float:
+    """Bits by which what the model is given has grown over the steps [start, stop), by the samples of its inputs: the
+    most of any, between its first and its last eighth; 0 where nothing is known."""
+    grown = [0.0]
+    for name in (each for each in INPUTS if evidence.has_series(each)):
+        values = evidence.series(name, max(start, evidence.start), stop)
+        values = values[np.isfinite(values) & (values > 0)]
+        few = max(1, len(values) // 8)
+        if len(values) >= 2 * few:
+            grown.append(float(np.log2(np.median(values[-few:]) / np.median(values[:few]))))
+    return max(grown)
+
+
+def normalise(because: str = "a sample of the inputs of the first steps", more: str = "bytes by 255") -> Remedy:
+    """Advice. `more`: on other inputs than measurements."""
+    return Remedy(
+        "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or column "
+        f"over the training data; {more}.",
+        "def normalised(x, mean, deviation):  # of the training data\n"
+        "    return (x - mean) / deviation.clamp(min=1e-6)",
+        because,
+    )
