@@ -444,8 +444,9 @@ class LossBroadcast(Details, frozen=True):
 
 
 class LossChanged(Details, frozen=True, omit_defaults=True):
-    """From the event's step on a loss is computed by other operations than any before: the names of those that are
-    nearest to it, `before` and `after`, such as ("Mean", "Pow", "Sub"). Of a function of torch's with "mean" or "sum".
+    """From the event's step on, for some steps in a row, a loss is computed by other operations than any before in this
+    process: the names of those that are nearest to it, `before` and `after`, such as ("Mean", "Pow", "Sub"). Of a
+    function of torch's with "mean" or "sum".
     """
 
     KIND = "loss_changed"

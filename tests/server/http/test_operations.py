@@ -239,6 +239,10 @@ REFUSED = [
     (["--keep-gb", "-1"], "--keep-gb -1: must be more than 0"),
     (["--keep-days", "nan"], "--keep-days nan: must be more than 0"),
     (["--keep-days", "inf"], "--keep-days inf: must be more than 0"),
+    (["--alerts-percent", "0"], "--alerts-percent must be above 0 and at most 100"),
+    (["--alerts-percent", "nan"], "--alerts-percent must be above 0 and at most 100"),
+    (["--alerts-percent", "101"], "--alerts-percent must be above 0 and at most 100"),
+    (["--alerts-percent", "some"], "--alerts-percent 'some': must be a number"),
 ]
 
 

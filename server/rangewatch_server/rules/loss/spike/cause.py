@@ -19,20 +19,13 @@ from rangewatch_server.rules.loss.learning_rate import HISTORY, Rate, ago_text, 
 from rangewatch_server.rules.loss.series import NORMS, RATES, loss_name
 from rangewatch_server.rules.loss.spike.advice import remedies, verdict
 from rangewatch_server.rules.loss.spike.bands import SHORT, Riser, activations, first_ratio, name_of, ranks_of, risers
-from rangewatch_server.rules.loss.spike.batch import (
-    given_moved,
-    of_backward,
-    of_data,
-    of_factor,
-    of_multiplied,
-    of_no_slope,
-    of_rows,
-)
+from rangewatch_server.rules.loss.spike.batch import given_moved, of_data, of_no_slope
 from rangewatch_server.rules.loss.spike.calls import of_calls, of_mode
 from rangewatch_server.rules.loss.spike.changed_loss import of_changed_loss
 from rangewatch_server.rules.loss.spike.changed_mask import of_changed_mask
 from rangewatch_server.rules.loss.spike.climb import of_climb
 from rangewatch_server.rules.loss.spike.dead_units import dead_layer, idle_experts
+from rangewatch_server.rules.loss.spike.multiplied import of_backward, of_factor, of_multiplied, of_rows
 from rangewatch_server.rules.loss.spike.raised_term import POSSIBLE, raised_term
 from rangewatch_server.rules.loss.spike.weights import (
     of_begun_anew,
