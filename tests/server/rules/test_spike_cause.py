@@ -921,3 +921,20 @@ def test_a_term_that_is_made_of_scaled_gradients(recording: Recording, scale: fl
     finding = found(recording, (GRAD, AT, 1e6), series=series, events=known, loss_scaled=True)
     assert cause(finding) == expected
     assert ("by the loss scale" in finding.remedy[0].text) == (expected == "loss_scale")
+
+
+@pytest.mark.parametrize(
+    ("first", "high", "severity"), [(1e-2, 12, "info"), (1e-3, 12, "warning"), (1e-2, 100, "warning")],
+    ids=["as high before", "never so high", "and it stays"],
+)  # fmt: skip
+def test_a_schedule_that_begins_anew(recording: Recording, first: float, high: int, severity: str) -> None:
+    """A cosine with warm restarts, each of 100 steps."""
+    steps, at = 240, np.arange(240)
+    rate = np.where(at < 100, first, 1e-2) * (1 + np.cos(np.pi * (at % 100) / 100)) / 2
+    loss = 2 + NOISE.normal(0, 0.05, steps)
+    loss[101 : 101 + high] += 3
+    recording.write(TENSORS, steps, series={"loss": loss, "lr": rate})
+    (finding,) = recording.diagnose(loss_spike.RULE).findings
+    assert (finding.step, finding.severity) == (101, severity)
+    assert ("a schedule with restarts" in " ".join(finding.evidence)) == (severity == "info")
+    assert finding.remedy[0].text.startswith("Where restarts are meant") == (severity == "info")

@@ -685,7 +685,7 @@ def _restart(evidence: Evidence, jump: Jump, cause: Explanation) -> str:
         return ""
     at = low + int(known[0])
     before = rate[:at][np.isfinite(rate[:at])]
-    is_like = len(before) > BEARS // 2 and np.mean(before * LIKE >= rate[at]) > 0 and rate[at] <= LIKE * before.max()
+    is_like = len(before) > BEARS // 2 and rate[at] <= LIKE * before.max()
     is_over = jump.back is not None and jump.back - jump.step <= BEARS
     if not is_like or not (is_over or (jump.back is None and evidence.whole_stop - jump.step <= BEARS)):
         return ""
@@ -794,7 +794,8 @@ RULE = Rule(
     "values are usual, or one that is a thousand times the highest before; or it has been far above its first value "
     "since the first steps. Single hard batches are not reported. The first jump stays open, as info 256 steps after "
     "the loss was low again. Info, too, where it is no higher than at first and gradients are as usual, as when the "
-    "data become harder, or where a head was made anew at that step. Needs a logged loss: handle.log(loss=loss).",
+    "data become harder, where a head was made anew at that step, where another loss is learned from that step on, or "
+    "where a schedule with restarts has just begun anew. Needs a logged loss: handle.log(loss=loss).",
     check=check,
     thresholds=(
         Threshold("deviations", 8.0, "standard deviations", "How far above its usual value."),
