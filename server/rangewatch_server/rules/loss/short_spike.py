@@ -12,9 +12,10 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, level_for
 from rangewatch_server.rules.evidence import WINDOW, Evidence
-from rangewatch_server.rules.loss.loss_spike import HISTORY, PLACES, settled
+from rangewatch_server.rules.loss.loss_spike import PLACES
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.loss.spike.cause import explained
+from rangewatch_server.rules.loss.spike.jumps import HISTORY, settled
 from rangewatch_server.rules.phrases import loss_called, place
 from rangewatch_server.rules.recent import Array, tensors_of
 from rangewatch_server.rules.rule import Finding, Rule, Threshold, Thresholds

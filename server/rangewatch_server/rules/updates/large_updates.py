@@ -11,7 +11,7 @@ import numpy as np
 from rangewatch.wire.events import LossFunction, Optimizers
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.loss.loss_spike import diverged
+from rangewatch_server.rules.loss.diverged import diverged
 from rangewatch_server.rules.loss.series import TAKEN, loss_name, rates
 from rangewatch_server.rules.optimizers import keeps_squares, sampled_gradient
 from rangewatch_server.rules.phrases import place
