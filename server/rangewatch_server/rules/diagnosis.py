@@ -21,7 +21,7 @@ from rangewatch_server.query.reader import RunReader
 from rangewatch_server.rules import Finding, Rule
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.importance import importance
-from rangewatch_server.rules.rule import SEVERITIES
+from rangewatch_server.rules.rule import SEVERITIES, Remedy
 
 logger = logging.getLogger("rangewatch.server")
 
@@ -224,12 +224,23 @@ def _roots_first(order: Sequence[Finding], led_to: Mapping[str, frozenset[str]])
         root = order[at]
         if at not in emitted:
             emitted.add(at)
-            led = [order[other] for other, its_root in root_of.items() if its_root == at]
+            led = [_led(root, order[other]) for other, its_root in root_of.items() if its_root == at]
             named = tuple(text for one in led for text in (one.summary, *one.consequences))
             rooted.append(msgspec.structs.replace(root, consequences=named + root.consequences))
-        text = f"It follows from what had begun before: {root.summary}"
-        rooted.append(msgspec.structs.replace(each, evidence=(*each.evidence, text)))
+        rooted.append(_led(root, each))
     return rooted
+
+
+def _led(root: Finding, finding: Finding) -> Finding:
+    """A finding that its root led to. Where its own cause is another, what it advises gives way to the root's advice:
+    mending a consequence leaves what made it."""
+    text = f"It follows from what had begun before: {root.summary}"
+    cause, own = (each.facts.get("cause_class") for each in (root, finding))
+    if not root.remedy or not cause or not own or cause == own or root.rule == finding.rule:
+        return msgspec.structs.replace(finding, evidence=(*finding.evidence, text))
+    remedy = Remedy(f"Mend what it follows from first: {root.remedy[0].text}", root.remedy[0].code, text)
+    summary = finding.summary.replace(str(finding.facts.get("clause") or "\n"), "")
+    return msgspec.structs.replace(finding, summary=summary, evidence=(text, *finding.evidence), remedy=(remedy,))
 
 
 def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[str]]) -> bool:

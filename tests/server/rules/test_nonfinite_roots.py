@@ -9,7 +9,7 @@ import pytest
 
 from rangewatch.wire import events
 from rangewatch.wire.records import Event
-from rangewatch_server.rules import Finding
+from rangewatch_server.rules import Finding, Remedy
 from rangewatch_server.rules.diagnosis import joined
 from rangewatch_server.rules.gradients import exploding_gradient
 from rangewatch_server.rules.nonfinite import first_nonfinite, loss_nonfinite
@@ -41,7 +41,7 @@ def test_gradients_that_exploded_stay_the_root_of_the_nan_they_led_to(recording:
     root, nan = recording.diagnose(*RULES).findings
     assert (root.rule, root.step, root.tensor) == (night.rule, night.step, night.tensor)
     assert (nan.rule, nan.severity, nan.step) == ("first_nonfinite", "critical", NAN)
-    assert root.consequences[0] == nan.summary and root.summary in nan.evidence[-1]
+    assert root.consequences[0] == nan.summary and any(root.summary in each for each in nan.evidence)
 
 
 def test_a_nan_of_another_cause_is_no_consequence(recording: Recording) -> None:
@@ -119,6 +119,23 @@ def test_a_root_stands_where_the_worst_that_it_led_to_would() -> None:
     other = Finding(rule="rank_died", severity="critical", rank=0, step=10, summary="died")
     order = joined([rose(), nan(), other], NONE, LED_TO)
     assert [each.rule for each in order] == ["rank_died", "exploding_gradient", "first_nonfinite"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "summary", "advice"),
+    [
+        ("learning_rate", "NaN.", "Mend what it follows from first: Leave the batch out."),
+        ("data", "NaN; too high a rate.", "Lower the learning rate."),
+    ],
+    ids=["another cause", "its cause"],
+)
+def test_a_root_s_advice_takes_the_place_of_a_consequence_s_own(cause: str, summary: str, advice: str) -> None:
+    root = rose(remedy=(Remedy("Leave the batch out."),), facts={"seen_step": 154, "cause_class": "data"})
+    facts = {"cause_class": cause, "clause": "; too high a rate"}
+    later = nan(summary="NaN; too high a rate.", remedy=(Remedy("Lower the learning rate."),), facts=facts)
+    first, led = joined([root, later], NONE, LED_TO)
+    assert first.remedy == root.remedy and first.consequences == (summary,)
+    assert led.summary == summary and [each.text for each in led.remedy] == [advice]
 
 
 @pytest.mark.parametrize(("tensor", "cause", "follows"), [("up", "a", True), ("down", "a", False), ("up", "b", False)])

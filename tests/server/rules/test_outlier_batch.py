@@ -127,3 +127,20 @@ def test_where_it_turns_nan_that_is_said(recording: Recording) -> None:
     amax[STEM, 200] *= 1e30
     recording.write(NET, 300, {"amax": amax, "nan_count": bad})
     assert recording.diagnose(RULE).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("module", "factor", "is_named"),
+    [("BatchNorm1d", 1e8, True), ("LayerNorm", 1e8, False), ("BatchNorm1d", 30, False)],
+)
+def test_a_batch_that_is_given_to_a_norm_at_once(
+    recording: Recording, module: str, factor: float, is_named: bool
+) -> None:
+    """No output shows it; what the model was given does. A LayerNorm keeps nothing of it."""
+    net = [tensor("norm", module=module), tensor("up", call_index=1), tensor("", call_index=2, module="Net")]
+    given = usual(1, 300)[0]
+    given[150] *= factor
+    recording.write(net, 300, {"amax": usual(3, 300)}, series={"loss": 0.1, "input_rms": given})
+    findings = recording.diagnose(RULE).findings
+    assert [(each.step, each.facts["running_statistics"]) for each in findings] == ([(150, "norm")] if is_named else [])
+    assert recording.diagnose(RULE, stop=151).findings == ()  # whether it stays so is not known yet

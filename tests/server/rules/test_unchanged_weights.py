@@ -426,3 +426,19 @@ def test_a_group_whose_rate_is_zero(recording: Recording, steps: int, from_step:
     assert [(each.step, each.tensor, each.facts["cause_class"], each.severity) for each in found] == (
         [(0, "body.weight", "learning_rate", "info")] * count
     )
+
+
+@pytest.mark.parametrize(
+    ("steps", "rate", "severity"),
+    [(150, 0.0, ["info"]), (200, 0.0, ["warning"]), (100, 0.0, []), (200, 1e-4, []), (300, 1.0, [])],
+)
+def test_a_group_whose_rate_is_zero(recording: Recording, steps: int, rate: float, severity: list[str]) -> None:
+    """Of the trunk, or all of it: it is unfrozen at step 250 where it is 1."""
+    at = np.arange(steps)
+    model = [tensor("trunk.weight", "grad", 0, "float32"), tensor("head.weight", "grad", 1, "float32")]
+    trunk = np.where(at < 250, 0.0, 1e-3) if rate == 1.0 else np.full(steps, rate)
+    series = {"loss": 1.0, "lr": 1e-3, "lr_group_0": trunk, "lr_group_1": np.full(steps, 1e-3)}
+    named = events.event(events.Optimizers(("SGD",), groups=("trunk.weight", "head.weight")), 1, 2)
+    recording.write(model, steps, {"amax": 0.5}, series=series, events=[named])
+    findings = recording.diagnose(RULE).findings
+    assert [each.severity for each in findings if each.subject == "idle_group"] == severity

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.core import deadline
 from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
+from rangewatch_server.rules.inputs import INPUTS
 from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.phrases import place, the
-from rangewatch_server.rules.recent import Array, odd_rank, tensors_of
+from rangewatch_server.rules.recent import Array, odd_rank, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
 HISTORY = 16
@@ -79,6 +81,49 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
                 alike = [each for each in jumps if each.step == jump.step]
                 yield _finding(evidence, jump, is_first=first[jump.tensor], alike=len(alike))
                 return
+    yield from _normalised_at_once(evidence, first, limits["least"])
+
+
+def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float) -> Iterator[Finding]:
+    """Where a module with running statistics is what the batch is given to, no output shows it, and what the model was
+    given does: its root mean square is read at each step in host memory."""
+    entries = evidence.tensors.entries
+    norm = next(
+        (entries[each] for each, is_first in first.items() if is_first and _keeps_statistics(entries[each])), None
+    )
+    if norm is None or not evidence.has_series(INPUTS[0]):
+        return
+    steps = np.arange(max(evidence.start, evidence.whole_stop - MOST_STEPS), evidence.whole_stop)
+    if not len(steps):
+        return
+    values = evidence.series(INPUTS[0], int(steps[0]), int(steps[-1]) + 1)
+    there = np.isfinite(values) & (values > 0)
+    jump = _jump(-1, steps[there], np.log2(values[there]), bits, int(steps[0]))
+    if jump is None or _had_blown_up(evidence, jump.step) or _is_nonfinite(evidence, jump.step):
+        return
+    rank, factor = only_rank(evidence), jump.amax / jump.before
+    lasted = "one step" if jump.back - jump.step == 1 else f"{jump.back - jump.step} steps"
+    yield Finding(
+        rank=rank, step=jump.step, tensor=norm.fqn, kind=norm.kind, subject="outlier",
+        summary=f"{place(jump.step, rank)}: the batch was {factor:.3g} times as large as ever before, for {lasted}, "
+        f"and the running statistics of {norm.fqn} have it now.",
+        evidence=(
+            f"The root mean square of what the model was given was {jump.amax:.3g}; before it was {jump.before:.3g} at "
+            f"most, and at step {jump.back} it was {jump.after:.3g} again.",
+            *_loss_sentences(evidence, jump.step),
+            _statistics(norm.fqn, norm.module, factor),
+            *row_sentences(evidence.run, evidence.ranks[:MOST_RANKS] if rank is None else (rank,), jump.step),
+        ),
+        remedy=tuple(_remedies(jump, (norm.fqn, norm.module))),
+        facts={
+            "factor": factor, "amax": jump.amax, "before": jump.before, "back_step": jump.back,
+            "running_statistics": norm.fqn, "cause_class": "data",
+        },
+    )  # fmt: skip
+
+
+def _keeps_statistics(entry: TensorEntry) -> bool:
+    return "BatchNorm" in entry.module
 
 
 def _first_outputs(evidence: Evidence) -> dict[int, bool]:
@@ -220,7 +265,7 @@ def _running_norm(evidence: Evidence, jump: Jump) -> tuple[str, str] | None:
     ordered = behind[np.argsort(position[behind], kind="stable")].tolist()
     amax = evidence.window(("amax",), jump.back - jump.step + 1, jump.back + 1).columns["amax"]
     for given, tensor in itertools.pairwise(ordered):
-        if "BatchNorm" in entries[tensor].module:
+        if _keeps_statistics(entries[tensor]):
             is_large = amax[given, 0] >= amax[given, -1] * np.sqrt(jump.amax / jump.before)
             return (entries[tensor].fqn, entries[tensor].module) if is_large else None
     return None
@@ -244,19 +289,27 @@ def _evidence(
         yield others
     if alike > 1:
         yield f"{alike - 1} more of the first outputs jumped in this step."
-    known = _loss(evidence, jump.step)
-    if known is not None:
-        name, usual, _ = known
-        now = evidence.series(name, jump.step, jump.step + 1)
-        if len(now) and np.isfinite(now[0]):
-            yield f"The loss ({name}) of the step was {float(now[0]):.4g}; before it the median was {usual:.4g}."
+    yield from _loss_sentences(evidence, jump.step)
     if norm is not None:
-        steps = _steps_to_forget(jump.amax / jump.before)
-        yield (
-            f"{norm[0]} ({norm[1]}) normalises by the batch in training, where this one leaves no trace, and keeps a "
-            f"running mean and variance for evaluation: with torch's momentum of {MOMENTUM} they are wrong by this "
-            f"batch for about {steps} steps, and so is each evaluation and each checkpoint of that time."
-        )
+        yield _statistics(*norm, jump.amax / jump.before)
+
+
+def _loss_sentences(evidence: Evidence, step: int) -> Iterator[str]:
+    known = _loss(evidence, step)
+    if known is None:
+        return
+    name, usual, _ = known
+    now = evidence.series(name, step, step + 1)
+    if len(now) and np.isfinite(now[0]):
+        yield f"The loss ({name}) of the step was {float(now[0]):.4g}; before it the median was {usual:.4g}."
+
+
+def _statistics(name: str, module: str, factor: float) -> str:
+    return (
+        f"{name} ({module}) normalises by the batch in training, where this one leaves no trace, and keeps a running "
+        f"mean and variance for evaluation: with torch's momentum of {MOMENTUM} they are wrong by this batch for about "
+        f"{_steps_to_forget(factor)} steps, and so is each evaluation and each checkpoint of that time."
+    )
 
 
 def _steps_to_forget(factor: float) -> int:

@@ -252,7 +252,7 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
             "cause_class": "mask" if is_meant else best.cause, "sureness": best.sureness,
             "candidates": {each.cause: each.weight for each in (best, *others)},
             "of_magnitude": not is_alone and (best is jumped or causes.is_of_magnitude(case, origin, best)),
-            "before": "" if cause is None else cause.kind, **({} if cause is None else cause.facts),
+            "clause": clause, "before": "" if cause is None else cause.kind, **({} if cause is None else cause.facts),
         },
     )  # fmt: skip
 

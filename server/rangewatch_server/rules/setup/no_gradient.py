@@ -10,6 +10,7 @@ from rangewatch.wire.records import TensorEntry
 from rangewatch_server.numerics.pyramid import RANGES, level_for
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.series import loss_name
+from rangewatch_server.rules.nonfinite.tensor_phrases import name_of
 from rangewatch_server.rules.phrases import loss_called, place, the
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -42,7 +43,9 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     values = evidence.series(name, since, min(stop, since + LASTING))
     values = values[np.isfinite(values)]
     if len(values) >= LASTING // 2 and np.median(np.abs(values)) > 0:
-        yield _finding(evidence, name, since, values, len(tensors), _reached(evidence, since))
+        reached = _reached(evidence, since)
+        is_flat = reached is not None and _is_flat(evidence, reached, since)
+        yield _finding(evidence, name, since, values, len(tensors), reached, is_flat=is_flat)
 
 
 def _zero_from(evidence: Evidence, tensors: Array, start: int) -> int:
@@ -74,13 +77,32 @@ def _reached(evidence: Evidence, start: int) -> TensorEntry | None:
     return evidence.tensors.entries[int(had[np.argmin(evidence.tensors.position[had])])] if len(had) else None
 
 
+def _is_flat(evidence: Evidence, reached: TensorEntry, start: int) -> bool:
+    """Whether the gradient ends at a function without a slope: `reached` has it, no output before has, and none of
+    those is zero itself, so that nothing was multiplied by zeros there."""
+    entries, position = evidence.tensors.entries, evidence.tensors.position
+    outputs = tensors_of(evidence, "output").tolist()
+    at = max((position[row] for row in outputs if entries[row].fqn == reached.fqn), default=-1)
+    inner = [row for row in outputs if position[row] < at and entries[row].fqn != reached.fqn]
+    fqns = {entries[row].fqn for row in inner}
+    behind = [row for row in tensors_of(evidence, "grad_output").tolist() if entries[row].fqn in fqns]
+    if not behind:
+        return False
+    rows = np.array([*inner, *behind], np.int64)
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + FIRST, COLUMNS, rows)
+    calls, amax, *_ = (np.asarray(block.columns[name], np.float64) for name in COLUMNS)
+    given, gradients = slice(None, len(inner)), slice(len(inner), None)
+    is_given = (amax[given].max(axis=1) > 0)[(calls[given] > 0).any(axis=1)]
+    return bool(len(is_given) and is_given.all() and (calls[gradients] > 0).any() and not amax[gradients].any())
+
+
 BACKWARD = ("output", "grad_output", "grad")
 
 COLUMNS = ("call_count", "amax", "nan_count", "inf_count")
 
 
 def _finding(
-    evidence: Evidence, name: str, start: int, values: Array, count: int, reached: TensorEntry | None
+    evidence: Evidence, name: str, start: int, values: Array, count: int, reached: TensorEntry | None, *, is_flat: bool
 ) -> Finding:
     """`start`: the first step of the zeros."""
     last, rank, has_died = evidence.whole_stop - 1, only_rank(evidence), start > evidence.start
@@ -92,14 +114,27 @@ def _finding(
         "been since: nothing is learned from this loss.",
         evidence=(
             f"So it was at all steps from {start} to {last}; {loss}.",
-            *(_dead(start) if has_died else _OF_THE_LOSS if reached is None else _within_the_model(reached)),
+            *(
+                _dead(start) if has_died
+                else _OF_THE_LOSS if reached is None
+                else _without_slope(reached) if is_flat
+                else _within_the_model(reached)
+            ),
         ),
         remedy=(
-            _DEAD if has_died else _masked(is_constant=is_constant) if reached is None else _multiplied(reached),
+            _DEAD if has_died
+            else _masked(is_constant=is_constant) if reached is None
+            else _straight_through(reached) if is_flat
+            else _multiplied(reached),
         ),
         facts={
             "parameters": count, "loss": float(values[0]), "is_constant": is_constant,
-            "cause_class": "dead_units" if has_died else "mask" if reached is None else "weight",
+            "cause_class": (
+                "dead_units" if has_died
+                else "mask" if reached is None
+                else "backward_arithmetic" if is_flat
+                else "weight"
+            ),
         },
     )  # fmt: skip
 
@@ -138,6 +173,26 @@ def _within_the_model(reached: TensorEntry) -> tuple[str, ...]:
         "and what it lets through, neither gets a gradient. Against that: units that are all dead, or a function "
         "without a slope (a step, a rounding), give zeros as well.",
         "What would decide: print the largest magnitude of each parameter that is trained.",
+    )
+
+
+def _without_slope(reached: TensorEntry) -> tuple[str, ...]:
+    name = f"{the(reached)[0].upper()}{the(reached)[1:]}"
+    return (
+        f"Cause (likely): a function without a slope. {name} is not zero, and those of all outputs before it are, "
+        "though none of these outputs is zero: between them lies a rounding, a sign, a comparison or an argmax, whose "
+        "derivative is 0. Against that: a factor that is 0 gives zeros as well.",
+        f"What would decide: look in the forward of {name_of(reached.fqn)}, and in what comes right before it, for "
+        "round, floor, sign, argmax or a comparison.",
+    )
+
+
+def _straight_through(reached: TensorEntry) -> Remedy:
+    return Remedy(
+        "Train on what it is before the rounding, and round where it is evaluated alone; or let the gradient pass the "
+        "rounding (a straight-through estimator).",
+        "rounded = score + (score.round() - score).detach()  # the value of round, and the slope of score",
+        f"{the(reached)} is not zero, and those of all outputs before it are",
     )
 
 

@@ -1,5 +1,5 @@
-"""A parameter group whose learning rate has been 0 since the run began, while others' is not. Info: one that is to be
-unfrozen later is made so, and looks the same until then.
+"""A parameter group whose learning rate has been 0 since the run began, while others' is not. Info for the first steps:
+one that is to be unfrozen soon is made so, and looks the same until then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from rangewatch_server.rules.rule import Finding, Remedy
 
 LASTING = 128
 """Steps for which it must have been so: layers are unfrozen in stages, and a rate may be warmed up from 0."""
+
+FOR_GOOD = 192
+"""Steps after which it is a warning: what is frozen for so long costs its gradients for nothing, meant or not."""
 
 EACH = 2
 """The agent reads the rates of groups at the first step, and after twice as many each time."""
@@ -34,7 +37,8 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
         return
     rank = only_rank(evidence)
     yield Finding(
-        severity="info", rank=rank, step=start, tensor=names[0], kind="weight", subject="idle_group",
+        severity="warning" if count >= FOR_GOOD else "info",
+        rank=rank, step=start, tensor=names[0], kind="weight", subject="idle_group",
         summary=f"{place(start, rank)}: the learning rate of the parameter group of {names[0]} has been 0 since the "
         "run began: nothing in it is trained, though it gets gradients.",
         evidence=(
@@ -42,8 +46,8 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
             f"{max(newest.values()):.3g} by now.",
             f"The gradient of {names[0]} was up to {each:.3g}.",
             "Cause (shown): the learning rate: the schedule of that group gives 0, as where a share of a warm-up is "
-            "rounded down (step // warmup), or the group was made with it. Against that: it may be meant, to begin "
-            "with.",
+            "rounded down (step // warmup), or the group was made with it, as by 1 // 10. Against that: it may be "
+            "meant, to begin with.",
         ),
         remedy=(
             Remedy(
