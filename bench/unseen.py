@@ -67,6 +67,13 @@ CAUSES = {
 }  # fmt: skip
 """What the rules say by their names alone, which give neither `cause_class` nor `origin`."""
 
+SYNONYMS = {
+    "loss": "forward_arithmetic", "attention": "forward_arithmetic", "frozen": "no_gradient",
+    "gradients_kept": "optimizer", "hardware": "weight",
+}  # fmt: skip
+"""Classes of cause of some authors, whose brief named them, and what the rules call these: either will do. Set down
+after set 35 had been measured, and before 36 and what came later; bench/README.md has both counts."""
+
 NO_FITTING_ADVICE = "no fitting advice"
 Grade = Literal["right", "weak", "wrong"]
 Polls = Sequence[tuple[int, Mapping[str, Any]]]
@@ -255,7 +262,7 @@ def _of_planted(expected: Expected, findings: Sequence[Finding], polls: Polls) -
 def _of_root(expected: Expected, root: Finding) -> dict[str, str]:
     """What is wrong with what it says of cause, place, step and rank."""
     reasons = {}
-    if cause_of(root) not in expected.cause:
+    if cause_of(root) not in {*expected.cause, *(SYNONYMS.get(each) for each in expected.cause)}:
         reasons["cause"] = cause_of(root)
     names = (root["tensor"] or "", str(root["facts"].get("where", "")))
     if expected.place is not None and not any(re.fullmatch(expected.place, each) for each in names):

@@ -65,11 +65,13 @@ another is behind that in call order; the first loss, and what must be left of i
 
 
 class Logits(msgspec.Struct, frozen=True):
-    """The output of a linear layer over all classes, at the first step, and what comes before it."""
+    """The output over all classes at the first step, and what comes before it. `weight`: of the linear layer that makes
+    it, or the table that code of the model multiplies with."""
 
     tensor: int
     amax: float
     gain: float
+    weight: str
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
@@ -279,26 +281,46 @@ def _logits(evidence: Evidence, start: int, classes: int) -> Logits | None:
     outputs, entries = tensors_of(evidence, "output"), evidence.tensors.entries
     if not len(outputs):
         return None
-    order = outputs[np.argsort(evidence.tensors.position[outputs], kind="stable")]
-    at = [
-        place
-        for place, each in enumerate(order.tolist())
-        if place and entries[each].module in LINEAR and (not classes or classes in entries[each].shape[1:])
+    order = outputs[np.argsort(evidence.tensors.position[outputs], kind="stable")].tolist()
+    layers = [
+        at
+        for at, each in enumerate(order)
+        if at and entries[each].module in LINEAR and (not classes or classes in entries[each].shape[1:])
     ]
-    if not at:
+    at = layers[-1] if layers else _by_code(evidence, order, classes)
+    if at is None:
         return None
-    chosen = np.sort(order[[at[-1] - 1, at[-1]]])
-    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + 1, ("amax", "inf_count"), chosen)
-    amax = dict(zip(chosen.tolist(), np.asarray(block.columns["amax"], np.float64)[:, 0].tolist(), strict=True))
-    before, last = amax[int(order[at[-1] - 1])], amax[int(order[at[-1]])]
-    return Logits(int(order[at[-1]]), last, last / before) if before > 0 else None
+    pair = order[at - 1], order[at]
+    weight = f"{entries[pair[1]].fqn}.weight" if layers else _table(evidence, classes, entries[pair[0]].shape[-1])
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + 1, ("amax",), np.sort(pair))
+    amax = dict(zip(np.sort(pair).tolist(), np.asarray(block.columns["amax"], np.float64)[:, 0].tolist(), strict=True))
+    before, last = (amax[each] for each in pair)
+    return Logits(pair[1], last, last / before, weight) if weight and before > 0 else None
+
+
+def _by_code(evidence: Evidence, order: Sequence[int], classes: int) -> int | None:
+    """The first place in call order of an output over all classes behind none, where the model has no such layer: code
+    of its forward multiplies with a table, as with that of its embedding."""
+    entries = evidence.tensors.entries
+    is_over = [classes in entries[each].shape[1:] for each in order]
+    at = is_over.index(True) if classes and True in is_over else 0
+    return at if at and entries[order[at - 1]].shape else None
+
+
+def _table(evidence: Evidence, classes: int, width: int) -> str:
+    """The parameter that has a row of that width for each class; "": there is none, or there are several."""
+    entries = evidence.tensors.entries
+    named = {each.fqn for each in entries if each.kind in ("grad", "weight") and tuple(each.shape) == (classes, width)}
+    return named.pop() if len(named) == 1 else ""
 
 
 def _finding(
     evidence: Evidence, logits: Logits, name: str, loss: float, chance: float, classes: int, step: int
 ) -> Finding:
     entry, rank = evidence.tensors.entries[logits.tensor], only_rank(evidence)
-    layer = module_code(module_path(evidence.tensors.entries, entry.fqn))
+    weight = logits.weight
+    layer = module_code(module_path(evidence.tensors.entries, weight.rpartition(".")[0]))
+    code = f"{layer}.{weight.rpartition('.')[2]}"
     return Finding(
         rank=rank, step=step, tensor=entry.fqn, kind="output", subject="initial loss",
         summary=f"{place(step, rank)}: {loss_called(name)} begins at {loss:.4g}, where a model that knows nothing has "
@@ -310,22 +332,21 @@ def _finding(
             f"The loss is the mean of a cross entropy over {classes} classes, by its graph. Usual logits of an "
             "untrained "
             "model are about 1, and then it is that of chance.",
-            f"Cause (likely): the weight of {entry.fqn} as it was initialised or loaded; where it is tied to an "
-            "embedding, that embedding's. Against that: a head of other classes that was loaded begins high as well.",
-            f"What would decide: print the deviation of {entry.fqn}.weight; usual is 0.02, or about 1 / sqrt(its "
-            "inputs).",
+            f"Cause (likely): {weight} as it was initialised or loaded; where it is tied to an embedding, that "
+            "embedding's. Against that: a head of other classes that was loaded begins high as well.",
+            f"What would decide: print the deviation of {weight}; usual is 0.02, or about 1 / sqrt(its inputs).",
         ),
         remedy=(
             Remedy(
-                f"Initialise the weight of {entry.fqn or 'the last layer'} with a smaller deviation, such as 0.02; "
-                "torch's own start of an embedding has 1, which is too large for one that is tied to the output.",
-                f"torch.nn.init.normal_({layer}.weight, std=0.02)  # before training",
+                f"Initialise {weight} with a smaller deviation, such as 0.02; torch's own start of an embedding has 1, "
+                "which is too large for one that is tied to the output.",
+                f"torch.nn.init.normal_({code}, std=0.02)  # before training",
                 "the first loss, before any update, and the logits it is made of",
             ),
         ),
         facts={
             "loss": loss, "chance": chance, "classes": classes, "amax": logits.amax, "gain": logits.gain,
-            "cause_class": "weight",
+            "where": weight, "cause_class": "weight",
         },
     )  # fmt: skip
 
@@ -338,8 +359,8 @@ RULE = Rule(
     "loss is several times that, the model is sure of what is wrong: its logits are far too large, as with an "
     "embedding of deviation 1 that is tied to the output, or with inputs that were not normalised. The training goes "
     "on, and spends its first part on shrinking them. Needs a loss that is the mean of torch's cross entropy alone, "
-    "and the output of a linear layer right before it, or inputs of more than 30. Of squared differences: targets of "
-    "more than 100, and a loss that has hardly fallen.",
+    "and the output of a linear layer or a table right before it, or inputs of more than 30. Of squared differences: "
+    "targets of more than 100, and a loss that has hardly fallen.",
     check=check,
     thresholds=(Threshold("factor", 4.0, "times ln(classes)", "From here on a first loss is too high."),),
     explains=("initial_gain",),
