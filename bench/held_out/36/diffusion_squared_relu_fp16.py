@@ -1,7 +1,7 @@
 """A denoising diffusion model of 8x8 blobs (MLP denoiser, raw timestep 0..999 into a small time MLP with squared ReLU), float16 autocast with GradScaler, AdamW.
 FAULT at step 0: natural. The time MLP's activations are some hundreds (the timestep is not scaled); their square passes float16's 65504 and is inf, the next linear makes NaN of it. The scaler skips every step and halves its scale for ever. In float32 the same code trains.
-Without Rangewatch: loss NaN from step 0 on; the scale falls 3.3e4, 1e-3 (step 25), 3e-11 (step 50) to 0 at step 175. With bfloat16 0.30 at step 199.
-Cause: forward_arithmetic. Step: 0 to 3. Right: overflow of float16 in the time MLP / bfloat16 / float32 there / scale the timestep. Wrong: lower the learning rate, raise the loss scale, zero_grad, attention mask."""
+Without Rangewatch: loss NaN from step 0 on; the scale falls 3.3e4, 1e-3 (step 25), 3e-11 (step 50) to 0 at step 175. In float32 0.30 at step 199, and with bfloat16 the same.
+Cause: forward_arithmetic. Step: 0 to 5. Right: overflow of float16 in the time MLP / bfloat16 / float32 there / scale the timestep. Wrong: lower the learning rate, raise the loss scale, zero_grad, attention mask."""
 EXPECT = {"cause": ["forward_arithmetic"], "step": [0, 5], "place": r"(time|time_embed)(\..+)?", "rank": None,
           "right": r"(?i)overflow|65504|bfloat16|float32|fp16|float16|half|range", "wrong": [r"(?i)lower the learning rate", r"(?i)(raise|larger|higher).{0,20}(loss scale|init_scale)", r"(?i)call .{0,20}zero_grad", "(?i)attention mask"]}
 import torch

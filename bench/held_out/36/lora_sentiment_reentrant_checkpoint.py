@@ -1,6 +1,6 @@
 """Fine-tuning with LoRA: a frozen, "pretrained" transformer encoder gets low-rank adapters in q, v and the MLP, plus a new classification head; gradient checkpointing (reentrant) is on to save memory.
 FAULT at step 0: natural. The embeddings are frozen, so no input of the checkpointed blocks requires a gradient; the reentrant checkpoint then cuts the graph (torch only warns "None of the inputs have requires_grad=True") and no adapter ever gets a gradient. Only the head trains.
-Without Rangewatch: loss 0.69 to 0.44 and accuracy 0.83 at step 299 by the head alone, |lora_B| stays exactly 0; with use_reentrant=False 0.13 and 0.97.
+Without Rangewatch: loss 0.61 to 0.44 and accuracy 0.83 at step 299 by the head alone, |lora_B| stays exactly 0; with use_reentrant=False 0.13 and 0.97.
 Cause: frozen. Step: 0 to 150. Right: adapters get no gradient / enable_input_require_grads / use_reentrant=False. Wrong: lower the learning rate, GradScaler, mask."""
 EXPECT = {"cause": ["frozen"], "step": [0, 150], "place": r"encoder\.blocks(\.\d)?(\..+)?|.*lora.*", "rank": None,
           "right": r"(?i)no gradient|grad.{0,20}None|requires_grad|reentrant|checkpoint|detach|not reach|never (reach|receive|get)|frozen",

@@ -103,3 +103,43 @@ def test_a_loss_that_is_scaled_by_hand(
     severity, cause = expected
     assert (finding.step, finding.severity, finding.facts["cause_class"]) == (80, severity or "warning", cause)
     assert ("65536, once" in finding.remedy[0].text) == (left == 1 / 65536)
+
+
+@pytest.mark.parametrize(("others", "count"), [(1e4, 0), (1.0, 1)])
+def test_a_clip_by_the_norm_of_all(recording: Recording, others: float, count: int) -> None:
+    """That of another parameter grew: it is what the clip divides by."""
+    at = np.arange(STEPS)
+    part, other = np.where(at < 80, 1.0, 1e-4), np.where(at < 80, 1.0, others)
+    model = [*TABLE, tensor("b.weight", "grad", 1, "float32")]
+    recording.write(
+        model, STEPS, {"amax": np.stack([np.ones(STEPS), other])},
+        series={"loss": 1.0, "lr": 0.1, "sampled_update": 0.1 * part, "sampled_gradient": part},
+        events=[events.event(Optimizers(("SGD",)), 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],
+    )  # fmt: skip
+    assert len(recording.diagnose(RULE).findings) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "left", "severity"),
+    [
+        ("SGD", 1.0, 1.0, "warning"), ("Adam", 1e-3, 1.0, "warning"), ("Adam", 1e3, 1.0, "info"),
+        ("SGD", 1.0, 1.5, ""), ("SGD", 1.0, None, ""),
+    ],
+    ids=["SGD", "near Adam's eps", "far above it", "another number", "once"],
+)  # fmt: skip
+def test_divided_by_the_loss_scale_twice_since_the_first_step(
+    recording: Recording, name: str, size: float, left: float | None, severity: str
+) -> None:
+    """The scale is halved once on the way, and what the optimizer is given follows it."""
+    at = np.arange(STEPS)
+    scale = np.where(at < 50, 2 * SCALE, SCALE)
+    gradient = size * BATCHES
+    given = gradient if left is None else left * gradient / scale
+    recording.write(
+        TABLE, STEPS, {"amax": (gradient * scale)[np.newaxis]}, loss_scaled=True,
+        series={"loss": 1.0, "lr": 0.1, "sampled_gradient": given, "loss_scale": scale},
+        events=[events.event(Optimizers((name,)), 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],
+    )  # fmt: skip
+    found = recording.diagnose(RULE).findings
+    expected = [(0, severity, "loss_scale")] * bool(severity)
+    assert [(each.step, each.severity, each.facts["cause_class"]) for each in found] == expected

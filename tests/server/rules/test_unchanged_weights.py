@@ -264,6 +264,8 @@ def test_weights_that_nothing_copies_back_any_more(recording: Recording, until: 
     (finding,) = recording.diagnose(RULE).findings
     assert (finding.subject, finding.step, finding.tensor) == ("copied", since, "a.bias")
     assert finding.facts["cause_class"] == "optimizer"
+    is_foreign = not until  # no optimizer of the model's own parameters is known, and none ever changed them
+    assert ("the model's own parameters" in finding.remedy[0].text) == is_foreign
 
 
 @pytest.mark.parametrize("are_held", [True, False])

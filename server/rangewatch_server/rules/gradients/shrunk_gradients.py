@@ -5,6 +5,7 @@ code between the backward and the step divides them, as one that unscales them a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.series import TAKEN, UPDATE, rates
 from rangewatch_server.rules.optimizers import keeps_squares, newest_optimizers, sampled_gradient, sampled_weights
 from rangewatch_server.rules.phrases import place
-from rangewatch_server.rules.recent import Array, only_rank
+from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
 
 STEPS = 1_024
@@ -39,13 +40,17 @@ FELL = 0.1
 """Part of the updates of before that is left at most where an optimizer that divides by squares does not make up for
 it."""
 
+NEARLY_ALL, NEAR_EPS = 0.9, 1e-4
+"""Part of the steps, where the scale changes between its reading and the division; and the largest element of a
+gradient of which small ones, a thousandth of it and less, are near an Adam's usual eps."""
+
 SCALED = 8.0
 """How far from one over the loss scale what is left may be that was divided by it."""
 
 
 def shrunk(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    given = given_less(evidence)
+    given = given_less(evidence) or always_unscaled_twice(evidence)
     if given is not None:
         yield given
         return
@@ -73,7 +78,7 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
     part, gradient = part[at], gradient[at]
     usual, left = float(np.median(part[:LASTING])), part[-LASTING:]
     has_grown = np.median(gradient[-LASTING:]) > GROWN * np.median(gradient[:LASTING])
-    if not usual > 0 or not 0 < left.max() <= SHRUNK * usual or has_grown:
+    if not usual > 0 or not 0 < left.max() <= SHRUNK * usual or has_grown or _others_grew(evidence, low, stop):
         return
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(part, SMOOTH), axis=1)
     since = low + int(at[np.flatnonzero(smooth >= HIGH * usual)[-1] + SMOOTH // 2]) + 1
@@ -83,6 +88,34 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
 def given_less(evidence: Evidence) -> Finding | None:
     """By what the optimizer was given of one gradient, be it of any class, beside what the backward made of it. Info
     where updates are as large as before: one that divides by squares makes up for it."""
+    known = _given(evidence)
+    if known is None:
+        return None
+    low, at, part, unscaled, scale, name = known
+    usual, left = float(np.median(part[at][:LASTING])), part[at][-LASTING:]
+    has_grown = np.median(unscaled[at][-LASTING:]) > GROWN * np.median(unscaled[at][:LASTING])
+    if left.max() > SHRUNK * usual or has_grown or _others_grew(evidence, low, evidence.whole_stop):
+        return None
+    since = low + int(at[np.flatnonzero(part[at] > SHRUNK * usual)[-1] + 1])
+    fell = float(np.median(left)) / usual
+    # What had been divided out once is divided out again where a loss is scaled by hand, without a scaler.
+    twice = 1 / usual if usual <= SHRUNK and abs(fell / usual - 1) <= SAME else 0.0
+    return _finding(evidence, since, fell, scale, name, twice=twice, is_given=True)
+
+
+class _Given(NamedTuple):
+    """What the optimizer was given of one gradient, as part of what the backward made of it, at the steps `low` + `at`;
+    what that was without the loss scale, and the scale, at each step from `low` on; and the gradient's name."""
+
+    low: int
+    at: Array
+    part: Array
+    unscaled: Array
+    scale: Array
+    name: str
+
+
+def _given(evidence: Evidence) -> _Given | None:
     sampled, low = sampled_gradient(evidence), max(evidence.start, evidence.whole_stop - STEPS)
     stop = evidence.whole_stop
     if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
@@ -96,17 +129,63 @@ def given_less(evidence: Evidence) -> Finding | None:
         unscaled = gradient / scale
         part = evidence.largest(TAKEN, low, stop) / unscaled
     at = np.flatnonzero(np.isfinite(part) & (part > 0))
-    if len(at) < 2 * LASTING:
+    return _Given(low, at, part, unscaled, scale, sampled[0]) if len(at) >= 2 * LASTING else None
+
+
+def always_unscaled_twice(evidence: Evidence) -> Finding | None:
+    """Gradients that have been divided by the loss scale once more since the first step: what the optimizer is given is
+    one over it of what the backward made, in nearly every step and whatever the scale was."""
+    known = _given(evidence) if evidence.is_loss_scaled else None
+    if known is None or known.low > evidence.start:
         return None
-    usual, left = float(np.median(part[at][:LASTING])), part[at][-LASTING:]
-    has_grown = np.median(unscaled[at][-LASTING:]) > GROWN * np.median(unscaled[at][:LASTING])
-    if left.max() > SHRUNK * usual or has_grown:
+    scale = known.scale[known.at]
+    is_twice = (scale > SCALED) & (np.abs(known.part[known.at] * scale - 1) <= SAME)
+    if is_twice.mean() < NEARLY_ALL:
         return None
-    since = low + int(at[np.flatnonzero(part[at] > SHRUNK * usual)[-1] + 1])
-    part = float(np.median(left)) / usual
-    # What had been divided out once is divided out again where a loss is scaled by hand, without a scaler.
-    twice = 1 / usual if usual <= SHRUNK and abs(part / usual - 1) <= SAME else 0.0
-    return _finding(evidence, since, part, scale, sampled[0], twice=twice, is_given=True)
+    rank, first = only_rank(evidence), known.low + int(known.at[is_twice][0])
+    given = float(np.median(known.part[known.at] * known.unscaled[known.at]))
+    is_harmless = keeps_squares(evidence) and given > NEAR_EPS
+    return Finding(
+        severity="info" if is_harmless else "",
+        rank=rank, step=first, subject="shrunk", tensor=known.name, kind="grad",
+        summary=f"{place(first, rank)}: the optimizer is given gradients that were divided by the loss scale twice, "
+        f"since the first step: {given:.2g} at most of {known.name}.",
+        evidence=(
+            f"In {is_twice.mean():.0%} of {len(known.at)} steps what the optimizer was given of {known.name} was one "
+            f"over the loss scale, {np.nanmedian(scale):.0f}, of what the backward had made, to within {SAME:.0%}.",
+            "Cause (shown): loss scaling. scaler.step() or scaler.unscale_() divides by the scale, and so does other "
+            "code.",
+            "An Adam makes up for that, as long as gradients stay far above its eps." if keeps_squares(evidence) else
+            "Updates are as many times too small.",
+        ),
+        remedy=(
+            Remedy(
+                "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step: scaler.step() then "
+                "does not divide again.",
+                "scaler.scale(loss).backward()\n"
+                "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
+                "scaler.step(optimizer)\n"
+                "scaler.update()",
+                "what the optimizer is given is one over the loss scale of what the backward makes",
+            ),
+        ),
+        facts={"since_step": first, "part": 1 / float(np.nanmedian(scale)), "cause_class": "loss_scale"},
+    )  # fmt: skip
+
+
+def _others_grew(evidence: Evidence, low: int, stop: int) -> bool:
+    """Whether the largest gradient of any parameter has grown: a clip by the norm of all makes the rest as small."""
+    names = ("amax", "nan_count", "inf_count")
+    heights = []
+    for first, last in ((low, low + LASTING), (stop - LASTING, stop)):
+        block = evidence.run.slice(RANGES, list(evidence.ranks), 0, first, last, names, tensors_of(evidence, "grad"))
+        amax, nans, infs = (np.asarray(block.columns[name], np.float64) for name in names)
+        heights.append(np.where(nans + infs > 0, np.inf, amax).max(axis=0))
+    if evidence.is_loss_scaled:
+        scales = [evidence.series("loss_scale", *each) for each in ((low, low + LASTING), (stop - LASTING, stop))]
+        heights = [each / np.where(scale > 0, scale, np.nan) for each, scale in zip(heights, scales, strict=True)]
+    before, now = (float(np.nanmedian(each)) if np.isfinite(each).any() else np.inf for each in heights)
+    return now > GROWN * before
 
 
 def _updates_fell(evidence: Evidence, since: int) -> bool:

@@ -211,7 +211,7 @@ def _of_a_jump(case: Case) -> Candidate | None:
     if known.cause not in OF_A_JUMP or known.weights[known.cause] < causes.LIKELY:
         return None
     text = f"At step {low + int(high[0])} the loss had jumped. {known.reason}"
-    return Candidate(known.cause, known.weights[known.cause], (text,))
+    return Candidate(known.cause, known.weights[known.cause], (text,), where=known.tensor or "")
 
 
 def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -> Finding:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from rangewatch.wire.events import Clipping, LossFunction, Optimizers
@@ -111,8 +112,11 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
         yield _of_clip(evidence, steps, clips[-1].max_norm, part)
         return
     low = LOW_OF_MANY if _has_many(rates, initial) else LOW
-    if part >= FLAT and rates.max() <= low * initial and _is_stairs(evidence, steps, rates, initial):
-        yield _of_schedule(evidence, steps, rates, initial, part)
+    if rates.max() <= low * initial and _is_stairs(evidence, steps, rates, initial):
+        if part >= FLAT:
+            yield _of_schedule(evidence, steps, rates, initial, part)
+        elif rates[-1] > rates[0]:  # it learns, and more slowly than it was meant to
+            yield msgspec.structs.replace(_of_schedule(evidence, steps, rates, initial, part), severity="info")
     elif (part >= STILL or is_still) and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         is_sgd = not keeps_squares(evidence) and rates.max() <= LOW_OF_SGD
         is_tiny = known.max(initial=0.0) <= TINY or (is_still and is_sgd)
@@ -204,7 +208,8 @@ def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float,
             "def move(optimizer, scheduler):  # in Lightning: return {'scheduler': scheduler, 'interval': 'step'}\n"
             "    optimizer.step()\n"
             "    scheduler.step()",
-            f"the rate is {last / initial:.2%} of what the schedule was given, and the loss has hardly fallen",
+            f"the rate is {last / initial:.2%} of what the schedule was given"
+            + (", and the loss has hardly fallen" if part >= FLAT else ""),
         ),
     )  # fmt: skip
 

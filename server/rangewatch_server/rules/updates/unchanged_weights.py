@@ -16,7 +16,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, level_for
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, WINDOW, Evidence
 from rangewatch_server.rules.loss.series import UPDATE, WRITTEN, rates
-from rangewatch_server.rules.optimizers import keeps_squares, sampled_weights
+from rangewatch_server.rules.optimizers import keeps_squares, newest_optimizers, sampled_weights
 from rangewatch_server.rules.phrases import listed, place
 from rangewatch_server.rules.recent import SQUARES, Array, History, history, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -353,6 +353,14 @@ def _not_copied(
         "optimizer's: as where an optimizer has copies of its own (master weights) that the loop copies back."
         if has_changed else "They have not changed since the run began, and no attached optimizer has them."
     )  # fmt: skip
+    # The agent says nothing of an optimizer that has none of the model's parameters.
+    has_none = not has_changed and not newest_optimizers(evidence).classes
+    own = Remedy(
+        "Make the optimizer of the model's own parameters, after the model was copied, wrapped, loaded or moved: it "
+        "has those of another, as of the one that this is a copy of.",
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # of the model that is called in the loop",
+        "no optimizer has a parameter of this model, and gradients arrived at each step",
+    )
     return Finding(
         rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="copied",
         summary=f"{place(since, rank)}: weights do not change{' any more since' if has_changed else ''}, though they "
@@ -364,6 +372,7 @@ def _not_copied(
             "What would decide: print a weight of the model and its copy in the optimizer before and after a step.",
         ),
         remedy=(
+            *([own] if has_none else []),
             Remedy(
                 "See whether the optimizer steps, and whether what it updates is copied back into the model's weights "
                 "after each step.",
