@@ -77,6 +77,30 @@ def test_a_rate_that_is_too_high_from_the_start(recording: Recording, given: dic
     assert [each.facts["cause_class"] for each in found] == ["learning_rate"] * count
 
 
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({}, 1), ({"head": 0.02}, 0), ({"rest": 0.2}, 0), ({"lr": 0.005}, 0), ({"last": 0.8}, 0), ({"level": 0.4}, 0),
+        ({"op": "mse"}, 0),
+    ],
+    ids=["collapsed", "the head, too", "gradients left", "a usual rate", "still falls", "near its end", "no classes"],
+)  # fmt: skip
+def test_a_model_that_learns_how_frequent_classes_are_and_nothing_more(
+    recording: Recording, given: dict[str, Any], count: int
+) -> None:
+    known = {"head": 0.12, "rest": 0.01, "lr": 0.03, "last": 1.0, "level": 0.7, "op": "nll"} | given
+    sent = [events.event(Optimizers(("AdamW",)), 1, 2), events.event(LossFunction(known["op"], 90), 1, 0)]
+    layers = [matrix(name, at) for at, name in enumerate(("head.weight", "a.weight", "b.weight", "c.weight"))]
+    level = known["level"] * np.log(90)
+    loss = np.r_[np.linspace(4.7, level, 24), np.linspace(level, known["last"] * level, STEPS - 24)]
+    left = np.array([known["head"], *[known["rest"]] * 3])[:, np.newaxis]
+    amax = np.where(np.arange(STEPS) < 8, 0.05, 0.05 * left)
+    recording.write(layers, STEPS, {"amax": amax}, series={"loss": loss, "lr": known["lr"]}, events=sent)
+    found = [each for each in recording.diagnose(UPDATES).findings if each.subject == "high rate"]
+    assert [each.facts["cause_class"] for each in found] == ["learning_rate"] * count
+    assert all("Lower the learning rate to about 0.001" in each.remedy[0].text for each in found)
+
+
 @pytest.mark.parametrize(("part", "count"), [(1e-8, 0), (1.0, 1)])
 def test_gradients_that_the_loop_divides(recording: Recording, part: float, count: int) -> None:
     """By a scale of its own, which the loss was multiplied by."""

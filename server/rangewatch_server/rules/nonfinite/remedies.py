@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.activations.headroom_trend import scale_inputs
+from rangewatch_server.rules.inputs import LARGE_INPUT as NOT_NORMALISED
+from rangewatch_server.rules.inputs import largest_input, normalise
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite import operations, overflowed_gradient
@@ -150,6 +152,15 @@ def growth_remedies(case: Case, growth: Growth | None) -> Iterator[Remedy]:
         yield clip(case.gradient_growth)
 
 
+def _lower_rate(case: Case, because: str) -> Iterator[Remedy]:
+    """Within the first steps inputs that were never normalised are what makes a usual rate too high."""
+    evidence, step = case.evidence, case.bad.step
+    size = largest_input(evidence, evidence.start, step + 1) if step - evidence.start < FIRST_STEPS else 0.0
+    if size >= NOT_NORMALISED:
+        yield normalise(f"what the model is given is {size:.3g} in root mean square")
+    yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
+
+
 def clip(growth: Growth) -> Remedy:
     because = f"gradients grew {growth.bits_a_step:.2g} bits a step for {growth.steps} steps"
     return Remedy("Clip the gradients.", CLIP, because)
@@ -256,11 +267,11 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
         )  # fmt: skip
     elif best.cause == "learning_rate" and origin.kind not in ("forward", "optimizer"):
         if not is_named:
-            yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
+            yield from _lower_rate(case, because)
         yield Remedy("Clip the gradients, so that one step moves the weights by so much at most.", CLIP, because)
     elif best.cause == "learning_rate":
         if not is_named:
-            yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
+            yield from _lower_rate(case, because)
         yield from (each for each in _BY_ORIGIN[origin.kind](case, origin) if "learning rate" not in each.text)
     elif best.cause == "mask" and origin.cause != "masked" and (case.empty_rows or filled_input(case)):
         yield Remedy(
@@ -428,7 +439,7 @@ def _optimizer(case: Case, origin: Origin) -> Iterator[Remedy]:
         )  # fmt: skip
         return
     because = "the weights or their updates turned bad while the gradients were finite"
-    yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
+    yield from _lower_rate(case, because)
     if growth is not None:
         yield (
             clip(growth)

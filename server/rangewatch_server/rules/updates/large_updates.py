@@ -38,6 +38,12 @@ chance for long before it is learned, and keeps about a third of it.
 FAR_TOO_HIGH, NOTHING = 0.15, 3e-3
 """The same where the loss stays anywhere else, as at the entropy of how frequent words are."""
 
+FREQUENT, STILL, HEAD = 0.5, 0.03, 4.0
+"""A language model that has collapsed learns in some steps how frequent its words are, and nothing more: part of chance
+that its loss is at the least, by how much it may change from then on, and how many times as much must be left of the
+gradient of the last matrix as of the others': of what is learned all become smaller alike.
+"""
+
 DIED = 1e-6
 """The same where the loss does not show whether anything is learned: nothing can be."""
 
@@ -60,13 +66,18 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
     later, last = (each[np.isfinite(each)] for each in (later, _last(evidence, name)))
     if not np.isfinite(loss[0]) or not len(later) or not len(last) or not len(rate) or rate.min() < 0.5 * rate.max():
         return
-    level = float(np.median(later))
-    if loss[0] > 0 and min(level, float(np.median(last))) < STAYED * loss[0]:
+    level, newest = float(np.median(later)), float(np.median(last))
+    has_fallen = loss[0] > 0 and min(level, newest) < STAYED * loss[0]
+    if has_fallen and not _is_frequency(evidence, level, newest):
         return
     if diverged(evidence, name) is not None:  # `loss_spike` says so, from the step on at which it did
         return
     part = _part(evidence, start, float(rate.max()))
     if part is None:
+        return
+    if has_fallen:
+        if part >= FAR_TOO_HIGH and _has_collapsed(evidence) and _is_of_the_head(evidence):
+            yield _finding(evidence, start, part, float(rate.max()), float(loss[0]), level, has_fallen=True)
         return
     if loss[0] <= 0:  # as of a policy: how high it is says little
         if part >= LARGE and _left(evidence, start + SEEN // 2, stop) <= DIED:
@@ -91,6 +102,25 @@ def _is_at_chance(evidence: Evidence, name: str) -> bool:
         if not len(values) or abs(float(np.median(values)) / chance - 1) > AT_CHANCE:
             return False
     return True
+
+
+def _is_frequency(evidence: Evidence, level: float, newest: float) -> bool:
+    """Whether a classifier's loss is between half of chance and chance, and has been so for long without a change."""
+    known = next((each for _, each in evidence.details(LossFunction)), None)
+    if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop < LONG:
+        return False
+    return level >= FREQUENT * float(np.log(known.classes)) and abs(newest / level - 1) <= STILL
+
+
+def _is_of_the_head(evidence: Evidence) -> bool:
+    """Whether far more is left of the gradient of the matrix nearest to the loss than of the others'."""
+    wide, position = _wide(evidence), evidence.tensors.position
+    low, stop = evidence.whole_stop - SEEN, evidence.whole_stop
+    first, last = _sizes(evidence, evidence.start, evidence.start + 4), _sizes(evidence, low, stop)
+    if len(wide) < 3 or not (first > 0).all():
+        return False
+    left, head = last / first, int(np.argmin([position[each] for each in wide]))
+    return bool(left[head] >= HEAD * np.median(np.delete(left, head)))
 
 
 def _has_collapsed(evidence: Evidence, most: float = COLLAPSED) -> bool:
@@ -171,13 +201,15 @@ def _given(evidence: Evidence, start: int) -> float:
 
 
 def _finding(
-    evidence: Evidence, step: int, part: float, rate: float, first: float, level: float, *, has_died: bool = False
-) -> Finding:
+    evidence: Evidence, step: int, part: float, rate: float, first: float, level: float, *, has_died: bool = False,
+    has_fallen: bool = False,
+) -> Finding:  # fmt: skip
     rank = only_rank(evidence)
     return Finding(
         rank=rank, step=step, subject="high rate", kind=None,
         summary=f"{place(step, rank)}: the learning rate of {rate:.3g} is {'far ' if part >= LARGE else ''}too high: "
-        f"an update is about {part:.2g} times as large as a weight is initialised to, and nothing is learned.",
+        f"an update is about {part:.2g} times as large as a weight is initialised to, and "
+        f"{'nothing is learned any more' if has_fallen else 'nothing is learned'}.",
         evidence=(
             f"The loss began at {first:.4g} and was {level:.4g} in the steps {step + SEEN // 2} to "
             f"{step + SEEN - 1} (median).",
@@ -192,7 +224,8 @@ def _finding(
             *(
                 [
                     "Next to nothing is left of the gradients that most weights had at first: the model gives one "
-                    "answer for all. Against that: where targets do not follow from inputs, it comes to that as well."
+                    f"answer for all{', the most frequent' if has_fallen else ''}. Against that: where targets do not "
+                    "follow from inputs, it comes to that as well."
                 ]
                 * (part < LARGE)
             ),
@@ -200,7 +233,7 @@ def _finding(
         ),
         remedy=(
             Remedy(
-                f"Begin anew with a learning rate of about {rate * min(0.1, 0.01 / part):.1g}, warmed up.",
+                f"Lower the learning rate to about {rate * min(0.1, 0.01 / part):.1g}, warm it up, and begin anew.",
                 f"for group in optimizer.param_groups:\n    group['lr'] = {rate * min(0.1, 0.01 / part):.1g}",
                 "weights that were thrown away do not come back",
             ),
