@@ -178,7 +178,6 @@ def test_gradients_far_below_the_eps_of_adam(
     "given",
     [
         {"rate": 1e-3 * np.linspace(0.0005, 0.04, STEPS)},  # a long warm-up, at each step
-        {"rate": STAIRS, "loss": np.linspace(2.3, 1.6, STEPS)},  # it learns
         {"rate": np.where(AT % 25 == 0, 1e-7 * (1 + AT), np.nan)},  # a warm-up over 10,000 steps, seldom logged
         {"rate": 1e-3, "initial": 0.1},  # the end of a schedule, resumed: the loss is far below chance
         {"rate": 1e-5, "initial": 0.0, "classes": 10},  # of groups that differ: the head's rate is the higher one
@@ -200,6 +199,13 @@ def test_gradients_far_below_the_eps_of_adam(
 )
 def test_low_rates_that_are_meant(recording: Recording, given: dict[str, Any]) -> None:
     assert low_rate(recording, **given) == ()
+
+
+def test_a_warm_up_that_is_moved_once_an_epoch_is_info_where_it_learns(recording: Recording) -> None:
+    """More slowly than was meant."""
+    (found,) = low_rate(recording, rate=STAIRS, loss=np.linspace(2.3, 1.6, STEPS))
+    assert (found.severity, found.facts["cause_class"]) == ("info", "learning_rate")
+    assert "hardly fallen" not in found.remedy[0].because
 
 
 def decayed(recording: Recording, part: Any, loss: Any = FLAT, decay: float = 0.1, rate: float = 1e-3) -> Any:
