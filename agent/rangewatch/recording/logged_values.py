@@ -34,6 +34,7 @@ OWN_SERIES = frozenset(
         "target_share",
         "target_class",
         "target_rms",
+        "target_count",
         "optimizer_steps",
         "recompiles",
         "graph_breaks",

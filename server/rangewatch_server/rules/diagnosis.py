@@ -245,12 +245,14 @@ def _led(root: Finding, finding: Finding) -> Finding:
 
 def _leads_to(root: Finding, finding: Finding, led_to: Mapping[str, frozenset[str]]) -> bool:
     """Whether `finding` is of a rule that the root's leads to, began when the root could be seen already and lasted, is
-    of no other rank, and does not show a cause of its own.
+    of no other rank, and does not show a cause of its own. `is_state` of a root: it is no judgement of values, and was
+    so when it began, however long it has to last before it is said.
     """
     if finding.rule not in led_to.get(root.rule, ()) or root.step is None or finding.step is None:
         return False
     is_worse = SEVERITIES.index(finding.severity) < SEVERITIES.index(root.severity)
-    seen = int(root.facts.get("seen_step", root.step)) if is_worse else root.step
+    is_state = bool(root.facts.get("is_state", False))
+    seen = int(root.facts.get("seen_step", root.step)) if is_worse and not is_state else root.step
     is_later = int(finding.facts.get("compared_step", _begin(finding, finding.step))) > seen
     of_another = finding.rank is not None and root.rank is not None and finding.rank != root.rank
     is_over = bool(root.facts.get("is_over", False))

@@ -193,3 +193,17 @@ def test_it_is_as_sure_as_the_jump_of_the_loss_before_it(recording: Recording, g
     finding = found(recording, DOWN, seen(MODEL[DOWN], inputs=given), columns={"amax": amax}, series={"loss": loss})
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == (cause, "likely")
     assert any("wrote to the weights" in each.text for each in finding.remedy) == (cause == "weight")
+    assert finding.facts["where"] == ("down" if cause == "weight" else finding.facts["where"])
+
+
+@pytest.mark.parametrize(("before", "is_weight"), [(3.0, True), (1e-6, False)])
+def test_a_weight_that_was_not_so_large_in_the_step_before(
+    recording: Recording, before: float, is_weight: bool
+) -> None:
+    """What it is given, 3 now, may have been as large in the step before, or have grown to that."""
+    amax = np.ones((len(MODEL), STEPS))
+    amax[UP] = np.where(AT < BAD, before, 3.0)
+    given, weights = [facts("input[0]", 3.0)], (facts("down.weight", 5e4),)
+    around = seen(MODEL[DOWN], inputs=given, model_inputs=[facts("input[0]")], weights=weights)
+    finding = found(recording, DOWN, around, columns={"amax": amax}, series={"loss": np.ones(STEPS)})
+    assert ("the weight was changed in between" in text(finding)) == is_weight

@@ -121,6 +121,14 @@ def test_a_root_stands_where_the_worst_that_it_led_to_would() -> None:
     assert [each.rule for each in order] == ["rank_died", "exploding_gradient", "first_nonfinite"]
 
 
+@pytest.mark.parametrize("is_state", [True, False])
+def test_a_state_is_the_root_of_what_comes_before_it_could_be_said(is_state: bool) -> None:
+    """As `eval()`, which is reported once it has lasted: it is no judgement of values."""
+    root = rose(facts={"seen_step": 175, "is_state": is_state})
+    order = joined([root, nan()], NONE, LED_TO)
+    assert [each.rule for each in order] == ["exploding_gradient", "first_nonfinite"][:: 1 if is_state else -1]
+
+
 @pytest.mark.parametrize(
     ("cause", "summary", "advice"),
     [

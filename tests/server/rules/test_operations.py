@@ -107,18 +107,23 @@ def test_a_division_by_zero(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "is_given", "numel", "cause"),
+    ("loss", "is_given", "numel", "dtype", "cause"),
     [
-        (float("nan"), True, 1, "mask"), (float("inf"), True, 1, "forward_arithmetic"),
-        (float("nan"), False, 1, "forward_arithmetic"), (float("nan"), True, 2, "forward_arithmetic"),
+        (float("nan"), True, 1, "int64", "mask"), (float("nan"), True, 1, "float32", "data"),
+        (float("inf"), True, 1, "int64", "forward_arithmetic"),
+        (float("nan"), False, 1, "float32", "forward_arithmetic"),
+        (float("nan"), True, 2, "float32", "forward_arithmetic"),
     ],
-    ids=["0 of 0", "not 0 / 0", "a result of the model", "of rows"],
+    ids=["0 of 0", "weights", "not 0 / 0", "a result of the model", "of rows"],
 )  # fmt: skip
-def test_a_mean_over_nothing(recording: Recording, loss: float, is_given: bool, numel: int, cause: str) -> None:
-    divisor = SavedValue("Div", "other", is_given=is_given, value=value(numel=numel, zero_count=1))
+def test_a_mean_over_nothing(
+    recording: Recording, loss: float, is_given: bool, numel: int, dtype: str, cause: str
+) -> None:
+    divisor = SavedValue("Div", "other", is_given=is_given, value=value(numel=numel, zero_count=1, dtype=dtype))
     finding = of_loss(recording, LossGraph(risky=(divisor,)), loss=loss)
     assert finding.facts["cause_class"] == cause
-    assert ("left out" in finding.remedy[0].text) == (cause == "mask")
+    assert ("left out" in finding.remedy[0].text) == (cause in ("mask", "data"))
+    assert ("nothing of this batch counted." in finding.summary) == (cause in ("mask", "data"))
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,18 @@ def test_batches_of_another_size(recording: Recording, elements: int, severity: 
     assert ("of another size" in " ".join(finding.evidence)) == (severity == "info")
 
 
+@pytest.mark.parametrize(
+    ("count", "end", "severity"), [(480, 1.0, "info"), (480, 2.9, "warning"), (320, 1.0, "warning")],
+    ids=["more targets, and learned", "and not learned", "as many as before"],
+)  # fmt: skip
+def test_rows_with_more_targets(recording: Recording, count: int, end: float, severity: str) -> None:
+    """By a curriculum whose inputs are padded to one length: how many labels are not ignored shows it alone."""
+    series = {"target_count": np.where(np.arange(STEPS) < AT, 320, count)}
+    (finding,) = jump(recording, np.linspace(3.0, end, STEPS - AT), series=series)
+    assert finding.severity == severity
+    assert ("480 targets count in the loss, where it was 320" in " ".join(finding.evidence)) == (severity == "info")
+
+
 POOL = [
     TensorEntry("pool", "output", 0, "float32", (24, 8), 0, "Pool"),
     tensor("head", call_index=1, dtype="float32"),

@@ -158,8 +158,26 @@ def test_outputs_that_begin_far_too_large(
     losses = np.geomspace(first, last, 200)
     known = [event(LossFunction("mse", target_rms=target), 1, 0)]
     recording.write([tensor("a")], 200, series={"loss": losses, "input_rms": inputs}, events=known)
-    found = recording.diagnose(initial_loss.RULE).findings
-    assert [(each.subject, each.facts["cause_class"]) for each in found] == [("outputs", "weight")] * count
+    found = [each for each in recording.diagnose(initial_loss.RULE).findings if each.subject == "outputs"]
+    assert [each.facts["cause_class"] for each in found] == ["weight"] * count
+
+
+@pytest.mark.parametrize(("third", "named"), [(1.0, "1.linear"), (500.0, None)])
+def test_one_layer_that_makes_outputs_far_too_large_is_named(
+    recording: Recording, third: float, named: str | None
+) -> None:
+    """Where it is the only one."""
+    gains = (1.0, 1500.0, 1.0, third)
+    model, sizes = [tensor("", call_index=8, dtype="float32", module="Net")], [1.3e3]
+    for at, gain in enumerate(gains):
+        model.append(tensor(f"{at}.norm", call_index=2 * at, dtype="float32", module="LayerNorm"))
+        model.append(tensor(f"{at}.linear", call_index=2 * at + 1, dtype="float32", module="Linear"))
+        sizes += [3.0, 3.0 * gain]
+    known = [event(LossFunction("mse", target_rms=1.0), 1, 0)]
+    series = {"loss": np.geomspace(1.7e6, 3e4, 200)}
+    recording.write(model, 200, {"amax": np.array(sizes)[:, np.newaxis]}, series=series, events=known)
+    (finding,) = recording.diagnose(initial_loss.RULE).findings
+    assert finding.tensor == named and ("weights of 1.linear" in " ".join(finding.evidence)) == (named is not None)
 
 
 @pytest.mark.parametrize(("own", "count"), [(1.3e3, 1), (3.0, 0)])

@@ -60,8 +60,12 @@ def test_a_learning_rate_that_rose(recording: Recording) -> None:
     assert "Set the learning rate back to 0.001" in finding.remedy[0].text
 
 
-@pytest.mark.parametrize(("norms", "since", "expected"), [(3, AT, "eval"), (0, AT, "data"), (3, AT - 1, "data")])
-def test_a_mode_that_changed_at_that_very_step(recording: Recording, norms: int, since: int, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("norms", "since", "expected"), [(3, AT, "eval"), (0, AT, "data"), (3, AT - 3, "eval"), (3, AT - 4, "data")]
+)
+def test_a_mode_that_changed_at_that_very_step_or_a_few_before(
+    recording: Recording, norms: int, since: int, expected: str
+) -> None:
     """Without running statistics nothing much changes."""
     known = [events.event(events.EvaluationMode(2, 1, norms, True), 1, since + 1)]
     finding = found(recording, (GRAD, AT, 30.0), events=known)

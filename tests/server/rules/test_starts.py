@@ -124,6 +124,24 @@ def test_inputs_that_were_not_normalised(recording: Recording, size: float, firs
     assert [each.facts["cause_class"] for each in recording.diagnose(INITIAL).findings] == ["data"] * count
 
 
+@pytest.mark.parametrize(
+    ("size", "first", "last", "count"),
+    [(60.0, 215.0, 1.5, 1), (60.0, 215.0, 0.4, 0), (2.0, 215.0, 1.5, 0), (60.0, 1.2, 1.1, 0)],
+    ids=["behind", "learned", "usual inputs", "normalised within"],
+)
+def test_squares_of_inputs_that_were_not_normalised(
+    recording: Recording, size: float, first: float, last: float, count: int
+) -> None:
+    """Pixels of 0 to 255 and noise to foresee, of 1 in root mean square."""
+    loss = np.geomspace(first, last, STEPS)
+    model = [TensorEntry("", "output", 0, "float32", (8, 1), 0, "Net"), matrix("a.weight", 1)]
+    sent = [events.event(LossFunction("mse", target_rms=1.0), 1, 0)]
+    columns = {"amax": np.array([[40.0], [0.1]])}
+    recording.write(model, STEPS, columns, series={"loss": loss, "input_rms": size}, events=sent)
+    found = [each for each in recording.diagnose(INITIAL).findings if each.subject == "inputs of squares"]
+    assert [(each.severity, each.facts["cause_class"]) for each in found] == [("warning", "data")] * count
+
+
 @pytest.mark.parametrize(("size", "last", "count"), [(2e5, 0.8, 1), (2e5, 0.01, 0), (5.0, 0.8, 0)])
 def test_targets_that_were_not_normalised(recording: Recording, size: float, last: float, count: int) -> None:
     loss = size**2 * np.linspace(1.0, last, STEPS)

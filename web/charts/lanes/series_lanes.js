@@ -17,7 +17,7 @@ const MOST_NAME = 120;
 
 /** What the agent records itself, and what has a lane of its own. */
 const OWN = new Set([
-  "loss", "found_inf", "skipped_step", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s", "weights_finite", "weights_written", "sampled_gradient", "sampled_update", "target_share", "target_class", "target_rms", "clipped_norm", "input_elements", "input_rms", "input_rms_1", "input_rms_2", "update_fraction", "decay_fraction", "alike_rows", "mask_share", "added_mask_share", "attention_share",
+  "loss", "found_inf", "skipped_step", "step_time_s", "wall_time_s", "agent_time_s", "agent_device_time_s", "weights_finite", "weights_written", "sampled_gradient", "sampled_update", "target_share", "target_class", "target_rms", "target_count", "clipped_norm", "input_elements", "input_rms", "input_rms_1", "input_rms_2", "update_fraction", "decay_fraction", "alike_rows", "mask_share", "added_mask_share", "attention_share",
   "optimizer_steps", "token_checksum", "input_checksum", "rows_checksum", "generator_checksum", "tied_checksum",
   "dropout_input_checksum", "dropout_output_checksum", "grad_sum_sq", "grad_local_sum_sq", "grad_zero_count",
   "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "process_resident_bytes", "process_resident_peak_bytes",

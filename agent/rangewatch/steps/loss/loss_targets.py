@@ -1,9 +1,11 @@
-"""Series `target_share` and `target_class`: whether the classes of a batch are mixed, and `target_rms`: how large the
-targets of a regression are, as the graph of its loss shows.
+"""Series `target_share` and `target_class`: whether the classes of a batch are mixed, `target_count`: how many of them
+count, and `target_rms`: how large the targets of a regression are, as the graph of its loss shows.
 
 A cross entropy keeps its targets for the backward. Of one with a target a row the share that has the class of the first
 row is recorded, and that class: 1 where all rows of a batch are of one class, as those of files that lie sorted on the
-disk are. One step in `EVERY`, of at most `MOST_ROWS` rows; nothing waits for a device.
+disk are. One step in `EVERY`, of at most `MOST_ROWS` rows; nothing waits for a device. By what it divides, or would,
+the targets are counted that it does not ignore, weighted as it weights them: in each step, on an accelerator in each
+fourth. Batches of another length or with more padding show there, whatever the inputs are padded to.
 
 A squared, smooth L1, Huber or binary cross entropy loss keeps its targets, too, wherever it stands in the graph of the
 loss: the root of the mean square of a sample is recorded in each step, on an accelerator in each fourth. Targets in
@@ -32,7 +34,7 @@ FEWEST_ROWS, MOST_ROWS = 8, 4_096
 """Fewer rows are of one class by chance now and then."""
 
 
-RMS = "target_rms"
+RMS, COUNT = "target_rms", "target_count"
 
 MOST_NODES = 16
 """Of the graph of a loss that are looked through for one that keeps targets: 20 us of a step at most."""
@@ -56,6 +58,7 @@ class LossTargets:
         if step != self._sized:
             self._sized = step
             self._size(loss.grad_fn, step)
+            self._count_targets(loss.grad_fn, step)
         if step % EVERY or step == self._last:
             return
         self._last = step
@@ -84,6 +87,18 @@ class LossTargets:
             return
         rms = rms_of(part)
         self._values.record(RMS, step, rms if is_on_device else float(rms))
+
+    def _count_targets(self, root: Any, step: int) -> None:
+        node = loss_node(root)
+        if node is None or not node_name(node).startswith("NllLoss") or not getattr(node, "_saved_reduction", 0):
+            return  # of losses of each row nothing is added up
+        weight = kept_value(node, "total_weight")
+        if type(weight) is not Tensor or weight.numel() != 1 or why_unobservable(weight) or is_being_captured(weight):
+            return
+        is_on_device = self._observer.is_on_device(weight)
+        if is_on_device and step % ON_DEVICE:
+            return
+        self._values.record(COUNT, step, weight.detach() if is_on_device else float(weight))
 
 
 def _keeping_targets(root: Any) -> list[Any]:

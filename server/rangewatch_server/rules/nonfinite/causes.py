@@ -405,7 +405,9 @@ def _swollen(case: Case) -> Iterator[Candidate]:
         return
     largest = max(case.weights, key=lambda each: 0.0 if each.is_bad else each.amax)
     given, gave = max(each.amax for each in case.inputs), 2.0 ** float(before[-1])
-    if largest.is_bad or largest.amax < SWOLLEN or largest.amax * given < BY_FAR * gave:
+    # What it is given may itself have grown, for which the weight is not to blame.
+    was_given = min(given, _before(case, given))
+    if largest.is_bad or largest.amax < SWOLLEN or largest.amax * was_given < BY_FAR * gave:
         return
     text = (
         f"The weight {largest.name} was up to {largest.amax:.3g} and what the module was given up to {given:.3g}, "
@@ -413,6 +415,13 @@ def _swollen(case: Case) -> Iterator[Candidate]:
         "more than a usual update does."
     )
     yield Candidate("weight", 0.85, (text,), where=largest.name)
+
+
+def _before(case: Case, amax: float) -> float:
+    """How large the output that is `amax` at this step was in the step before; Inf where there is none of just that."""
+    rows = np.flatnonzero(case.view.is_of("output") & (np.asarray(case.view.columns["amax"]) == amax)).tolist()
+    known = [float(bits[-1]) for row in rows if len(bits := case.bits_before[row]) and np.isfinite(bits[-1])]
+    return 2.0 ** max(known) if known else float("inf")
 
 
 def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
@@ -431,10 +440,12 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
     elif origin.cause == "empty":
         text = (
             "In the loss 0 was divided by 0, and the divisor is one number that no gradient goes through, such as a "
-            "count of targets or a sum of a mask: nothing of this batch counted."
+            "count of targets, a sum of a mask or of the weights of rows: nothing of this batch counted."
         )
         against = "A running average or a deviation, which may be 0 as well, is no count."
-        yield Candidate("mask", 0.88, (text,), (against,))
+        # A count of what is not masked is of integers; a sum in floating point is one of weights as well.
+        is_counted = made is not None and "int" in made.value.dtype
+        yield Candidate("mask" if is_counted else "data", 0.88, (text,), (against,))
     elif origin.cause == "operation" and made is not None:
         # In float32 an exponential is Inf above 88, which is as a rule where a training has diverged before.
         weight = 0.93 if made.value.dtype in operations.NARROW else 0.87

@@ -231,6 +231,8 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
         is_known = best.cause != "data" or best.sureness == "shown"  # of a batch that was not read nothing is stated
         is_new = origin.kind not in ("data", "sent", "reduction") and origin.cause not in ("masked", "given", "outside")
         clause = _CLAUSES[best.cause] if is_known and is_new else ""
+    if origin.cause == "empty" and best.cause in ("mask", "data"):
+        clause = "; nothing of this batch counted"
     place = f"Step {bad.step}, rank {bad.rank}: {the(entry)}"
     since = f" since step {earlier[-1].clean_step}" if earlier else ""
     return Finding(

@@ -240,7 +240,7 @@ def _by_cause(case: Case, origin: Origin, best: Candidate, *, is_named: bool) ->
     is_overflow = (origin.kind, origin.cause) == ("forward", "range")  # the loss was given Inf, and made none
     if best.cause == "forward_arithmetic" and not is_overflow and (named := list(operations.remedies(case, because))):
         yield from named
-    elif origin.cause == "empty" and best.cause == "mask":
+    elif origin.cause == "empty" and best.cause in ("mask", "data"):
         yield Remedy(
             f"Look at the targets of the batch of step {case.bad.step}, and at the mask: it seems that all of them are "
             "left out (padding, labels of -100, a text cut off before its answer, weights of 0). Leave out such a "

@@ -11,7 +11,7 @@ import numpy as np
 
 from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
-from rangewatch_server.rules.activations.initial_gain import LINEAR, Gain, gains_of
+from rangewatch_server.rules.activations.initial_gain import FACTOR, LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise
 from rangewatch_server.rules.loss.series import first_and_last, loss_name
@@ -41,6 +41,9 @@ SEEN_OUTPUT = 0.3
 
 AS_FAR = 0.3
 """Part of the first loss of outputs of 0 that it must be: a last bias may begin at the targets' mean."""
+
+BEHIND = 4.0
+"""Times the targets' square that such a loss must begin at, where inputs were not normalised."""
 
 LONG, FEW, STAYED = 128, 32, 0.3
 """Steps in which a loss falls that is to fall, how many a median is taken of, and the part of it that must be left."""
@@ -87,6 +90,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     if known.op == "mse" and 0 < known.target_rms < LARGE_TARGET:
         yield from _of_outputs(evidence, known.target_rms, name, start)
+        yield from _of_inputs_of_squares(evidence, known.target_rms, name, start)
     if known.target_rms >= LARGE_TARGET and _begins_far_off(evidence, known.target_rms, name, start):
         yield from _of_targets(evidence, known.target_rms, start)
     if known.classes < 2:
@@ -132,6 +136,34 @@ def _of_inputs(
         ),
         remedy=(normalise("a sample of the inputs of the first steps, and the first loss, before any update"),),
         facts={"loss": loss, "chance": chance, "classes": classes, "input_rms": size, "cause_class": "data"},
+    )  # fmt: skip
+
+
+def _of_inputs_of_squares(evidence: Evidence, target: float, name: str, step: int) -> Iterable[Finding]:
+    """Of squared differences that were far above the targets at first, of inputs that are far too large, and are still
+    no better than those of a model that always gives 0."""
+    values, medians = evidence.series(name, step, step + FIRST), first_and_last(evidence, FEW)
+    values, size = values[np.isfinite(values)], largest_input(evidence, step, step + FIRST)
+    if size < LARGE_INPUT or not len(values) or evidence.whole_stop - step < LONG or medians is None:
+        return
+    if values[0] < BEHIND * target**2 or medians[1] < target**2 or _own_output(evidence, step) < target:
+        return
+    rank = only_rank(evidence)
+    yield Finding(
+        rank=rank, step=step, subject="inputs of squares",
+        summary=f"{place(step, rank)}: {loss_called(name)} begins at {values[0]:.4g} and is {medians[1]:.4g} by now, "
+        f"where a model that always gives 0 has {target**2:.3g}: its inputs are far too large, {size:.3g} in root mean "
+        "square.",
+        evidence=(
+            "Layers are initialised for inputs of about 1: outputs are as many times too large as inputs are, and what "
+            "is learned first is to make them smaller.",
+            f"The loss is the mean of squared differences, by its graph; medians of {FEW} values, and a sample of the "
+            "targets.",
+            "Cause (likely): the data, which were not normalised. Against that: the model may normalise them itself.",
+            "What would decide: print mean and deviation of a batch as the model is given it.",
+        ),
+        remedy=(normalise("a sample of the inputs of the first steps, and the loss since", "bytes by 127.5, less 1"),),
+        facts={"loss": medians[1], "target_rms": target, "input_rms": size, "cause_class": "data"},
     )  # fmt: skip
 
 
@@ -226,17 +258,24 @@ def _of_outputs(evidence: Evidence, size: float, name: str, step: int) -> Iterab
         return
     if _own_output(evidence, step) < SEEN_OUTPUT * outputs:
         return  # what is logged is not what is trained on: it may be in other units
-    rank = only_rank(evidence)
+    rank, odd = only_rank(evidence), _odd_layer(evidence, step)
     yield Finding(
-        rank=rank, step=step, subject="outputs",
+        rank=rank, step=step, subject="outputs", tensor=odd, kind=None if odd is None else "output",
         summary=f"{place(step, rank)}: {loss_called(name)} begins at {values[0]:.4g}, so that outputs are about "
         f"{outputs:.3g}, where targets are {size:.3g} in root mean square; and it is {medians[1]:.4g} by now.",
         evidence=(
             "Of usual inputs a layer as it is initialised makes outputs of about 1. The loss is the mean of squared "
             "differences, by its graph.",
-            "Cause (likely): the weights as they were initialised, such as torch.randn() without a factor, which makes "
-            "what each layer is given as many times larger as the root of its inputs. Against that: weights that were "
-            "loaded for other inputs.",
+            *(
+                [
+                    f"The output of {odd} is more than {FACTOR:.0f} times as large as what comes before it, and of "
+                    "other layers it is not."
+                ]
+                if odd is not None else []
+            ),
+            f"Cause (likely): the weights {'of ' + odd + ' ' if odd is not None else ''}as they were initialised, such "
+            "as torch.randn() without a factor, which makes what each layer is given as many times larger as the root "
+            "of its inputs. Against that: weights that were loaded for other inputs.",
             "What would decide: print the deviation of each layer's weight; usual is one over the root of its inputs.",
         ),
         remedy=(
@@ -248,6 +287,14 @@ def _of_outputs(evidence: Evidence, size: float, name: str, step: int) -> Iterab
         ),
         facts={"loss": float(values[0]), "target_rms": size, "output_rms": outputs, "cause_class": "weight"},
     )  # fmt: skip
+
+
+def _odd_layer(evidence: Evidence, step: int) -> str | None:
+    """The layer that alone makes what it is given far larger at first."""
+    gains = gains_of(evidence, step)
+    odd = [each for each in gains if each.factor >= FACTOR]
+    is_usual = len(gains) >= FEWEST and float(np.median([each.factor for each in gains])) < EACH
+    return evidence.tensors.entries[odd[0].tensor].fqn if len(odd) == 1 and is_usual else None
 
 
 def _of_any_loss(evidence: Evidence, name: str, step: int) -> Iterable[Finding]:
@@ -360,7 +407,8 @@ RULE = Rule(
     "embedding of deviation 1 that is tied to the output, or with inputs that were not normalised. The training goes "
     "on, and spends its first part on shrinking them. Needs a loss that is the mean of torch's cross entropy alone, "
     "and the output of a linear layer or a table right before it, or inputs of more than 30. Of squared differences: "
-    "targets of more than 100, and a loss that has hardly fallen.",
+    "targets of more than 100, and a loss that has hardly fallen, or inputs of more than 30, and one that is no better "
+    "than that of outputs of 0.",
     check=check,
     thresholds=(Threshold("factor", 4.0, "times ln(classes)", "From here on a first loss is too high."),),
     explains=("initial_gain",),

@@ -54,6 +54,28 @@ def test_losses_of_which_that_is_not_asked(ingest: IngestDouble, loss: Callable[
 
 
 @pytest.mark.parametrize("backend", ["auto", "device"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_how_many_targets_count(ingest: IngestDouble, backend: str, reduction: str) -> None:
+    """Those that are ignored do not; of points of a picture each is one."""
+
+    def loss(out: Tensor, step: int) -> Tensor:
+        targets = torch.zeros(2, 8, dtype=torch.int64)
+        targets[:, : 5 if step < 8 else 2] = -100
+        return 0.5 * F.cross_entropy(out.reshape(2, 5, 8), targets, reduction=reduction)
+
+    train(ingest, loss, backend=backend)
+    counts = ingest.series("target_count")
+    assert counts == {each: 6.0 if each < 8 else 12.0 for each in range(0, 20, 4 if backend == "device" else 1)}
+
+
+def test_targets_of_which_none_are_counted(ingest: IngestDouble) -> None:
+    """A loss of each row, which the loop adds up itself."""
+    labels = torch.zeros(16, dtype=torch.int64)
+    train(ingest, lambda out, step: F.cross_entropy(out, labels, reduction="none").mean())
+    assert ingest.series("target_count") == {}
+
+
+@pytest.mark.parametrize("backend", ["auto", "device"])
 @pytest.mark.parametrize(
     "loss",
     [

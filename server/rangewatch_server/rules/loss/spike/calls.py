@@ -121,16 +121,21 @@ def of_calls(
     return [Candidate("forward_arithmetic" if is_of_values else "backward_arithmetic", 0.88, (text,))]
 
 
+UPDATES_IN_EVAL = 4
+"""Steps in `eval()` after which the loss may jump by what the updates of those steps have done."""
+
+
 def of_mode(evidence: Evidence, step: int) -> Iterator[Candidate]:
-    """From that very step on the model is trained in `eval()`, after it had been in `train()`."""
+    """From that very step on, or a few before, the model is trained in `eval()`, after it had been in `train()`."""
     for event, known in evidence.details(EvaluationMode):
         since = event.step - known.steps + 1
-        if known.steps > 0 and known.was_trained and since == step:
+        if known.steps > 0 and known.was_trained and 0 <= step - since < UPDATES_IN_EVAL:
             norms = (
                 f"{known.norms} batch norm{'s go' if known.norms > 1 else ' goes'} by running statistics from there on"
             )
             drops = f"{known.dropouts} dropout{'s drop' if known.dropouts > 1 else ' drops'} nothing out any more"
             does = " and ".join([norms] * (known.norms > 0) + [drops] * (known.dropouts > 0))
-            text = f"The model is in eval() from that very step on, and was in train() before: {does}."
-            yield Candidate("eval", 0.92 if known.norms else 0.6, (text,))
+            when = "that very step" if since == step else f"step {since}"
+            text = f"The model is in eval() from {when} on, and was in train() before: {does}."
+            yield Candidate("eval", 0.6 if not known.norms else 0.92 if since == step else 0.88, (text,))
             return

@@ -32,7 +32,7 @@ ABOVE_FIRST, WRONG = 2.0, 16.0
 """How many times as high as in the first steps a loss may be that only another size of the batches explains; and how
 high a cross entropy: what is sure, and wrong about rows of another length, has no bound."""
 
-INPUT_ELEMENTS, CROSS = "input_elements", ("nll", "bce")
+INPUT_ELEMENTS, TARGET_COUNT, CROSS = "input_elements", "target_count", ("nll", "bce")
 
 SLACK, MOST_SLACK = 2.5, 3.5
 """How many times as large as ever before gradients may be, in the median, and each: longer sequences sum up more of it.
@@ -102,28 +102,58 @@ NOT_OF_SIZE = ("learning_rate", "weight", "optimizer")
 
 
 def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -> str:
-    """A sentence, where the model is given inputs of another size from the very step of the jump on, and the loss is
-    not far above what it was at first; else "".
+    """A sentence, where the model is given inputs of another size, or the loss another number of targets that is
+    learned since, from the very step of the jump on, and the loss is not far above what it was at first; else "".
     """
-    if any(cause.weights.get(each, 0.0) >= SHOWN for each in NOT_OF_SIZE) or not evidence.has_series(INPUT_ELEMENTS):
+    if any(cause.weights.get(each, 0.0) >= SHOWN for each in NOT_OF_SIZE):
         return ""
     began = evidence.series(name, evidence.start, evidence.start + AT_FIRST)
-    low = max(evidence.start, jump.step - HISTORY)
-    values = evidence.series(INPUT_ELEMENTS, low, jump.step + jump.count)
-    before, since = values[: jump.step - low], values[jump.step - low :]
-    before, since = before[np.isfinite(before)], since[np.isfinite(since)]
     began = began[np.isfinite(began)]
     is_cross = any(known.op in CROSS for _, known in evidence.details(LossFunction))
-    if not len(before) or not len(since) or not len(began):
+    if not len(began) or not jump.level <= max(ABOVE_FIRST * float(np.median(began)), WRONG if is_cross else 0.0):
         return ""
-    if not jump.level <= max(ABOVE_FIRST * float(np.median(began)), WRONG if is_cross else 0.0):
-        return ""
+    if sizes := _sizes(evidence, INPUT_ELEMENTS, jump):
+        return (
+            f"From that step on the model is given {sizes.now:.6g} elements a step, where {sizes.least:.6g} to "
+            f"{sizes.most:.6g} were usual: the batches are of another size, and the loss of those is another."
+        )
+    if (sizes := _sizes(evidence, TARGET_COUNT, jump)) and _is_learned(evidence, name, jump):
+        return (
+            f"From that step on {sizes.now:.6g} targets count in the loss, where it was {sizes.least:.6g} to "
+            f"{sizes.most:.6g}: rows are longer or other ones are left out, and the loss of those, which falls since, "
+            "is another."
+        )
+    return ""
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """The median size since a step, and the range before it."""
+
+    now: float
+    least: float
+    most: float
+
+
+def _sizes(evidence: Evidence, series: str, jump: Jump) -> Sizes | None:
+    """Those of a series that is beyond its range from the very step of the jump on; None where it is not."""
+    if not evidence.has_series(series):
+        return None
+    low = max(evidence.start, jump.step - HISTORY)
+    values = evidence.series(series, low, jump.step + jump.count)
+    before, since = values[: jump.step - low], values[jump.step - low :]
+    before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+    if not len(before) or not len(since):
+        return None
     if not (since.min() > SIZE * before.max() or SIZE * since.max() < before.min()):
-        return ""
-    return (
-        f"From that step on the model is given {np.median(since):.6g} elements a step, where {before.min():.6g} to "
-        f"{before.max():.6g} were usual: the batches are of another size, and the loss of those is another."
-    )
+        return None
+    return Sizes(float(np.median(since)), float(before.min()), float(before.max()))
+
+
+def _is_learned(evidence: Evidence, name: str, jump: Jump) -> bool:
+    """Whether the loss has come down by far since the jump: of targets that have become wrong it does not."""
+    values = evidence.series(name, jump.step, min(evidence.whole_stop, jump.step + HISTORY))
+    values = values[np.isfinite(values)]
+    return len(values) >= FEW_SINCE and bool(np.median(values[-max(2, len(values) // 3) :]) <= HALF * jump.level)
 
 
 def _longer(evidence: Evidence, name: str, jump: Jump) -> str:
