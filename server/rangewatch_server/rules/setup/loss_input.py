@@ -134,16 +134,18 @@ _LOSSES = {"nll": "a cross entropy", "bce": "a binary cross entropy", "kl": "a d
 
 
 def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Finding:
-    taken, code = "logits", "loss = torch.nn.functional.cross_entropy(logits, target)"
+    taken = "logits: what the last layer gives, without a softmax, sigmoid or ReLU behind it"
+    code = "loss = torch.nn.functional.cross_entropy(logits, target)"
     if known.op == "kl":
-        taken, code = "log-probabilities", "loss = torch.nn.functional.kl_div(logits.log_softmax(-1), target)"
+        taken = "log-probabilities: what log_softmax makes of the logits"
+        code = "loss = torch.nn.functional.kl_div(logits.log_softmax(-1), target)"
         does = (
             "kl_div is given probabilities, and not their logarithm",
             "kl_div takes log-probabilities as its first argument and probabilities as its second. Of probabilities it "
             "is no divergence: its gradient is as large wherever a target is, whatever the model gives.",
         )
     elif known.given in ("Raw", "Probabilities"):
-        taken = "log-probabilities"
+        taken = "log-probabilities, as log_softmax makes them; or logits to cross_entropy, which makes them itself"
         what = "a layer's own output" if known.given == "Raw" else "probabilities"
         does = (
             f"nll_loss is given {what}, and not their logarithm",
