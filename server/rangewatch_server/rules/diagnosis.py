@@ -232,14 +232,16 @@ def _roots_first(order: Sequence[Finding], led_to: Mapping[str, frozenset[str]])
 
 
 def _led(root: Finding, finding: Finding) -> Finding:
-    """A finding that its root led to. Where its own cause is another, what it advises gives way to the root's advice:
-    mending a consequence leaves what made it."""
+    """A finding that its root led to. Where its own cause is another, what it advises gives way to the root's advice,
+    since mending a consequence leaves what made it; not to that of a root which is info, and may be meant."""
     text = f"It follows from what had begun before: {root.summary}"
     cause, own = (each.facts.get("cause_class") for each in (root, finding))
-    if not root.remedy or not cause or not own or cause == own or root.rule == finding.rule:
+    is_meant = root.severity == "info" or not root.remedy
+    if is_meant or not cause or not own or cause == own or root.rule == finding.rule:
         return msgspec.structs.replace(finding, evidence=(*finding.evidence, text))
     remedy = Remedy(f"Mend what it follows from first: {root.remedy[0].text}", root.remedy[0].code, text)
-    summary = finding.summary.replace(str(finding.facts.get("clause") or "\n"), "")
+    clause = str(finding.facts.get("clause") or "")
+    summary = finding.summary.replace(clause, "", 1) if clause else finding.summary
     return msgspec.structs.replace(finding, summary=summary, evidence=(text, *finding.evidence), remedy=(remedy,))
 
 

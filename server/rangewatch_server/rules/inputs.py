@@ -20,6 +20,15 @@ def largest_input(evidence: Evidence, start: int, stop: int, rank: int | None = 
     return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
 
 
+def usual_input(evidence: Evidence, start: int, stop: int, rank: int | None = None) -> float:
+    """The median root mean square of the model's first floating input in [start, stop); 0 where it is not known."""
+    if not evidence.has_series(INPUTS[0]):
+        return 0.0
+    values = evidence.largest(INPUTS[0], start, stop, rank=rank)
+    values = values[np.isfinite(values)]
+    return float(np.median(values)) if len(values) else 0.0
+
+
 def input_growth(evidence: Evidence, start: int, stop: int) -> float:
     """Bits by which what the model is given has grown over the steps [start, stop), by the samples of its inputs: the
     most of any, between its first and its last eighth; 0 where nothing is known."""
@@ -37,7 +46,7 @@ def normalise(because: str = "a sample of the inputs of the first steps", more: 
     """Advice. `more`: on other inputs than measurements."""
     return Remedy(
         "Normalise what the model is given: take off the mean and divide by the deviation, of each channel or column "
-        f"over the training data; {more}.",
+        f"over the training data; {more}. Not where the model does so itself, at its very beginning.",
         "def normalised(x, mean, deviation):  # of the training data\n"
         "    return (x - mean) / deviation.clamp(min=1e-6)",
         because,

@@ -193,7 +193,7 @@ def test_it_is_as_sure_as_the_jump_of_the_loss_before_it(recording: Recording, g
     finding = found(recording, DOWN, seen(MODEL[DOWN], inputs=given), columns={"amax": amax}, series={"loss": loss})
     assert (finding.facts["cause_class"], finding.facts["sureness"]) == (cause, "likely")
     assert any("wrote to the weights" in each.text for each in finding.remedy) == (cause == "weight")
-    assert finding.facts["where"] == ("down" if cause == "weight" else finding.facts["where"])
+    assert finding.facts["where"] == "down"
 
 
 @pytest.mark.parametrize(("before", "is_weight"), [(3.0, True), (1e-6, False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -144,6 +145,8 @@ def test_a_root_s_advice_takes_the_place_of_a_consequence_s_own(cause: str, summ
     first, led = joined([root, later], NONE, LED_TO)
     assert first.remedy == root.remedy and first.consequences == (summary,)
     assert led.summary == summary and [each.text for each in led.remedy] == [advice]
+    _, own = joined([msgspec.structs.replace(root, severity="info"), later], NONE, LED_TO)
+    assert own.remedy == later.remedy, "what may be meant takes no advice's place"
 
 
 @pytest.mark.parametrize(("tensor", "cause", "follows"), [("up", "a", True), ("down", "a", False), ("up", "b", False)])

@@ -107,20 +107,20 @@ def test_a_division_by_zero(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "is_given", "numel", "dtype", "cause"),
+    ("loss", "is_given", "numel", "dtype", "has_mask", "cause"),
     [
-        (float("nan"), True, 1, "int64", "mask"), (float("nan"), True, 1, "float32", "data"),
-        (float("inf"), True, 1, "int64", "forward_arithmetic"),
-        (float("nan"), False, 1, "float32", "forward_arithmetic"),
-        (float("nan"), True, 2, "float32", "forward_arithmetic"),
+        (float("nan"), True, 1, "int64", False, "mask"), (float("nan"), True, 1, "float32", False, "data"),
+        (float("nan"), True, 1, "float32", True, "mask"), (float("inf"), True, 1, "int64", False, "forward_arithmetic"),
+        (float("nan"), False, 1, "float32", False, "forward_arithmetic"),
+        (float("nan"), True, 2, "float32", False, "forward_arithmetic"),
     ],
-    ids=["0 of 0", "weights", "not 0 / 0", "a result of the model", "of rows"],
+    ids=["0 of 0", "weights", "a mask in floats", "not 0 / 0", "a result of the model", "of rows"],
 )  # fmt: skip
 def test_a_mean_over_nothing(
-    recording: Recording, loss: float, is_given: bool, numel: int, dtype: str, cause: str
+    recording: Recording, loss: float, is_given: bool, numel: int, dtype: str, has_mask: bool, cause: str
 ) -> None:
     divisor = SavedValue("Div", "other", is_given=is_given, value=value(numel=numel, zero_count=1, dtype=dtype))
-    finding = of_loss(recording, LossGraph(risky=(divisor,)), loss=loss)
+    finding = of_loss(recording, LossGraph(risky=(divisor,)), loss=loss, **({"token_share": 0.5} if has_mask else {}))
     assert finding.facts["cause_class"] == cause
     assert ("left out" in finding.remedy[0].text) == (cause in ("mask", "data"))
     assert ("nothing of this batch counted." in finding.summary) == (cause in ("mask", "data"))

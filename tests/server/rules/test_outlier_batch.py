@@ -130,17 +130,25 @@ def test_where_it_turns_nan_that_is_said(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "factor", "is_named"),
-    [("BatchNorm1d", 1e8, True), ("LayerNorm", 1e8, False), ("BatchNorm1d", 30, False)],
-)
+    ("first", "factor", "steps", "at", "is_named"),
+    [
+        ("BatchNorm1d", 1e8, 300, 150, True), ("BatchNorm1d", 1e8, 6_000, 5_000, True),
+        ("BatchNorm1d", 1e8, 40_000, 700, True), ("LayerNorm", 1e8, 300, 150, False),
+        ("Linear", 1e8, 300, 150, False), ("BatchNorm1d", 30, 300, 150, False),
+    ],
+)  # fmt: skip
 def test_a_batch_that_is_given_to_a_norm_at_once(
-    recording: Recording, module: str, factor: float, is_named: bool
+    recording: Recording, first: str, factor: float, steps: int, at: int, is_named: bool
 ) -> None:
-    """No output shows it; what the model was given does. A LayerNorm keeps nothing of it."""
-    net = [tensor("norm", module=module), tensor("up", call_index=1), tensor("", call_index=2, module="Net")]
-    given = usual(1, 300)[0]
-    given[150] *= factor
-    recording.write(net, 300, {"amax": usual(3, 300)}, series={"loss": 0.1, "input_rms": given})
+    """No output shows it; what the model was given does. A LayerNorm keeps nothing of it, and what the first module of
+    another call, such as a discriminator, is given is not known."""
+    net = [
+        tensor("norm", module=first), tensor("up", call_index=1), tensor("", call_index=2, module="Net"),
+        tensor("disc.norm", call_index=3, module="BatchNorm1d"), tensor("disc", call_index=4, module="Net"),
+    ]  # fmt: skip
+    given = usual(1, steps)[0]
+    given[at] *= factor
+    recording.write(net, steps, {"amax": usual(5, steps)}, series={"loss": 0.1, "input_rms": given})
     findings = recording.diagnose(RULE).findings
-    assert [(each.step, each.facts["running_statistics"]) for each in findings] == ([(150, "norm")] if is_named else [])
-    assert recording.diagnose(RULE, stop=151).findings == ()  # whether it stays so is not known yet
+    assert [(each.step, each.facts["running_statistics"]) for each in findings] == ([(at, "norm")] if is_named else [])
+    assert recording.diagnose(RULE, stop=at + 1).findings == ()  # whether it stays so is not known yet

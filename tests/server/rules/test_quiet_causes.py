@@ -141,7 +141,9 @@ def test_rows_with_more_targets(recording: Recording, count: int, end: float, se
     series = {"target_count": np.where(np.arange(STEPS) < AT, 320, count)}
     (finding,) = jump(recording, np.linspace(3.0, end, STEPS - AT), series=series)
     assert finding.severity == severity
-    assert ("480 targets count in the loss, where it was 320" in " ".join(finding.evidence)) == (severity == "info")
+    assert ("480 targets, by their weights, count in the loss, where it was 320" in " ".join(finding.evidence)) == (
+        severity == "info"
+    )
 
 
 POOL = [

@@ -481,9 +481,14 @@ def test_a_loss_with_a_slope_that_is_lost_within_the_model_is_no_mask(recording:
 
 
 @pytest.mark.parametrize(
-    ("score", "behind", "cause"), [(2.0, 0.0, "backward_arithmetic"), (0.0, 0.0, "weight"), (2.0, 1.0, "weight")]
-)
-def test_a_gradient_that_ends_at_a_rounding(recording: Recording, score: float, behind: float, cause: str) -> None:
+    ("score", "stars", "behind", "cause"),
+    [(2.0, 1.0, 0.0, "backward_arithmetic"), (0.0, 1.0, 0.0, "weight"), (2.0, 0.0, 0.0, "weight"),
+     (2.0, 1.0, 1.0, "weight")],
+    ids=["a rounding", "a factor of 0", "units that are all dead", "further in"],
+)  # fmt: skip
+def test_a_gradient_that_ends_at_a_rounding(
+    recording: Recording, score: float, stars: float, behind: float, cause: str
+) -> None:
     """`stars` rounds what `table` and `score` give; a product with zeros, or a gradient further in, is another case."""
     entries = [
         *((f"{name}.weight", "grad") for name in ("table", "score", "bias")),
@@ -491,7 +496,7 @@ def test_a_gradient_that_ends_at_a_rounding(recording: Recording, score: float, 
         *((name, "grad_output") for name in ("stars", "score", "table")),
     ]
     amax = np.zeros((9, STEPS))
-    amax[3:7], amax[4], amax[8] = 1.0, score, behind
+    amax[3:7], amax[4], amax[5], amax[8] = 1.0, score, stars, behind
     model = [tensor(fqn, kind, at, "float32") for at, (fqn, kind) in enumerate(entries)]
     recording.write(model, STEPS, {"amax": amax}, series={"loss": 2.0})
     (finding,) = recording.diagnose(no_gradient.RULE).findings

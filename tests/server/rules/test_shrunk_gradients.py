@@ -119,6 +119,7 @@ def test_a_clip_by_the_norm_of_all(recording: Recording, others: float, count: i
     assert len(recording.diagnose(RULE).findings) == count
 
 
+@pytest.mark.parametrize("steps", [STEPS, 1_500])
 @pytest.mark.parametrize(
     ("name", "size", "left", "severity"),
     [
@@ -128,15 +129,15 @@ def test_a_clip_by_the_norm_of_all(recording: Recording, others: float, count: i
     ids=["SGD", "near Adam's eps", "far above it", "another number", "once"],
 )  # fmt: skip
 def test_divided_by_the_loss_scale_twice_since_the_first_step(
-    recording: Recording, name: str, size: float, left: float | None, severity: str
+    recording: Recording, name: str, size: float, left: float | None, severity: str, steps: int
 ) -> None:
     """The scale is halved once on the way, and what the optimizer is given follows it."""
-    at = np.arange(STEPS)
+    at = np.arange(steps)
     scale = np.where(at < 50, 2 * SCALE, SCALE)
-    gradient = size * BATCHES
+    gradient = size * 2.0 ** np.random.default_rng(0).normal(0, 1, steps)
     given = gradient if left is None else left * gradient / scale
     recording.write(
-        TABLE, STEPS, {"amax": (gradient * scale)[np.newaxis]}, loss_scaled=True,
+        TABLE, steps, {"amax": (gradient * scale)[np.newaxis]}, loss_scaled=True,
         series={"loss": 1.0, "lr": 0.1, "sampled_gradient": given, "loss_scale": scale},
         events=[events.event(Optimizers((name,)), 1, 2), events.event(SampledWeights(("a.weight",), True), 1, 2)],
     )  # fmt: skip

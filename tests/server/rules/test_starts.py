@@ -125,19 +125,29 @@ def test_inputs_that_were_not_normalised(recording: Recording, size: float, firs
 
 
 @pytest.mark.parametrize(
-    ("size", "first", "last", "count"),
-    [(60.0, 215.0, 1.5, 1), (60.0, 215.0, 0.4, 0), (2.0, 215.0, 1.5, 0), (60.0, 1.2, 1.1, 0)],
-    ids=["behind", "learned", "usual inputs", "normalised within"],
-)
-def test_squares_of_inputs_that_were_not_normalised(
-    recording: Recording, size: float, first: float, last: float, count: int
-) -> None:
+    ("given", "count"),
+    [
+        ({}, 1), ({"last": 0.4}, 0), ({"size": 2.0}, 0), ({"first": 1.2, "last": 1.1}, 0),
+        ({"module": "BatchNorm1d"}, 0),
+        ({"target": 0.1, "first": 1.0, "last": 0.0101}, 0), ({"newest": 9.0}, 0), ({"name": "input_rms_1"}, 0),
+        ({"own": 0.5}, 0),
+    ],
+    ids=["behind", "learned", "usual inputs", "normalised within", "by a norm", "small targets", "targets that grow",
+         "times beside the input", "logged in other units"],
+)  # fmt: skip
+def test_squares_of_inputs_that_were_not_normalised(recording: Recording, given: dict[str, Any], count: int) -> None:
     """Pixels of 0 to 255 and noise to foresee, of 1 in root mean square."""
-    loss = np.geomspace(first, last, STEPS)
-    model = [TensorEntry("", "output", 0, "float32", (8, 1), 0, "Net"), matrix("a.weight", 1)]
-    sent = [events.event(LossFunction("mse", target_rms=1.0), 1, 0)]
-    columns = {"amax": np.array([[40.0], [0.1]])}
-    recording.write(model, STEPS, columns, series={"loss": loss, "input_rms": size}, events=sent)
+    usual = {"size": 60.0, "first": 215.0, "last": 1.5, "module": "Linear", "target": 1.0, "name": "input_rms"}
+    known: dict[str, Any] = usual | {"own": 40.0, "newest": 1.0} | given
+    loss = np.geomspace(known["first"], known["last"], STEPS)
+    model = [
+        TensorEntry("in", "output", 0, "float32", (8, 4), 0, known["module"]),
+        TensorEntry("", "output", 0, "float32", (8, 1), 1, "Net"), matrix("a.weight", 2),
+    ]  # fmt: skip
+    sent = [events.event(LossFunction("mse", target_rms=known["target"]), 1, 0)]
+    columns = {"amax": np.array([[3.0], [known["own"]], [0.1]])}
+    series = {"loss": loss, known["name"]: known["size"], "target_rms": known["target"] * known["newest"]}
+    recording.write(model, STEPS, columns, series=series, events=sent)
     found = [each for each in recording.diagnose(INITIAL).findings if each.subject == "inputs of squares"]
     assert [(each.severity, each.facts["cause_class"]) for each in found] == [("warning", "data")] * count
 

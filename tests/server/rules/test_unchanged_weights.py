@@ -413,14 +413,14 @@ def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> Non
 @pytest.mark.parametrize(
     ("steps", "from_step", "amax", "severity"),
     [(200, 1_000, 0.1, "warning"), (150, 1_000, 0.1, "info"), (100, 1_000, 0.1, ""), (300, 100, 0.1, ""),
-     (200, 1_000, 0.0, "")],
-    ids=["for good", "since the beginning", "not for long yet", "until then", "it gets no gradient"],
+     (200, 1_000, 0.0, ""), (200, 150, 0.1, "")],
+    ids=["for good", "since the beginning", "not for long yet", "until then", "it gets no gradient", "unfrozen since"],
 )  # fmt: skip
 def test_a_group_whose_rate_is_zero(
     recording: Recording, steps: int, from_step: int, amax: float, severity: str
 ) -> None:
     at = np.arange(steps)
-    is_read = np.isin(at + 1, 2 ** np.arange(12))
+    is_read = np.isin(at + 1, 2 ** np.arange(12)) | (at == from_step) | (at == from_step - 1)
     rates = [np.where(at < from_step, 0.0, 1e-3), np.full(steps, 3e-3)]
     series = {f"lr_group_{place}": np.where(is_read, rate, np.nan) for place, rate in enumerate(rates)}
     known = [events.event(events.Optimizers(("AdamW",), groups=("body.weight", "head.weight")), 1, 1)]

@@ -58,7 +58,7 @@ class LossTargets:
         if step != self._sized:
             self._sized = step
             self._size(loss.grad_fn, step)
-            self._count_targets(loss.grad_fn, step)
+            self._count_targets(loss, step)
         if step % EVERY or step == self._last:
             return
         self._last = step
@@ -88,15 +88,16 @@ class LossTargets:
         rms = rms_of(part)
         self._values.record(RMS, step, rms if is_on_device else float(rms))
 
-    def _count_targets(self, root: Any, step: int) -> None:
-        node = loss_node(root)
+    def _count_targets(self, loss: Tensor, step: int) -> None:
+        is_on_device = self._observer.is_on_device(loss)
+        node = None if is_on_device and step % ON_DEVICE else loss_node(loss.grad_fn)
         if node is None or not node_name(node).startswith("NllLoss") or not getattr(node, "_saved_reduction", 0):
             return  # of losses of each row nothing is added up
+        # Before torch 2.8 it is not known whether a hook has packed it, which to undo in each step may cost a forward.
+        if not hasattr(getattr(node, "_raw_saved_total_weight", None), "unpack_hook"):
+            return
         weight = kept_value(node, "total_weight")
         if type(weight) is not Tensor or weight.numel() != 1 or why_unobservable(weight) or is_being_captured(weight):
-            return
-        is_on_device = self._observer.is_on_device(weight)
-        if is_on_device and step % ON_DEVICE:
             return
         self._values.record(COUNT, step, weight.detach() if is_on_device else float(weight))
 

@@ -96,9 +96,12 @@ class GroupRates(StepReader):
 
 
 def _have_parted(last: list[float | None], rates: list[float | None]) -> bool:
-    """Groups whose rate is 0, from which schedules begin, or becomes 0 are left out: they have no ratio."""
+    """Groups whose rate is 0, from which schedules begin, or becomes 0 are left out: they have no ratio. One whose rate
+    was 0 while another's was not, and is no longer, as where layers are unfrozen, has parted."""
     if len(last) != len(rates) or last == rates:
         return False
+    if any(last) and any(was == 0 and now for was, now in zip(last, rates, strict=True)):
+        return True
     times = [now / was for was, now in zip(last, rates, strict=True) if was and now is not None and now / was > 0]
     return len(times) > 1 and max(times) >= PARTED * min(times)
 

@@ -88,25 +88,20 @@ def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float)
     """Where a module with running statistics is what the batch is given to, no output shows it, and what the model was
     given does: its root mean square is read at each step in host memory."""
     entries = evidence.tensors.entries
-    norm = next(
-        (entries[each] for each, is_first in first.items() if is_first and _keeps_statistics(entries[each])), None
-    )
-    if norm is None or not evidence.has_series(INPUTS[0]):
+    norm = entries[min(first, key=lambda each: int(evidence.tensors.position[each]))]
+    if not _keeps_statistics(norm) or not evidence.has_series(INPUTS[0]):
         return
-    steps = np.arange(max(evidence.start, evidence.whole_stop - MOST_STEPS), evidence.whole_stop)
-    if not len(steps):
-        return
-    values = evidence.series(INPUTS[0], int(steps[0]), int(steps[-1]) + 1)
-    there = np.isfinite(values) & (values > 0)
-    jump = _jump(-1, steps[there], np.log2(values[there]), bits, int(steps[0]))
+    jump = _input_jump(evidence, bits)
     if jump is None or _had_blown_up(evidence, jump.step) or _is_nonfinite(evidence, jump.step):
         return
     rank, factor = only_rank(evidence), jump.amax / jump.before
+    between = evidence.largest(INPUTS[0], jump.step, jump.back)  # on a GPU each fourth is read
     lasted = "one step" if jump.back - jump.step == 1 else f"{jump.back - jump.step} steps"
+    lasted = lasted if np.isfinite(between).all() else f"{lasted} or less"
     yield Finding(
         rank=rank, step=jump.step, tensor=norm.fqn, kind=norm.kind, subject="outlier",
         summary=f"{place(jump.step, rank)}: the batch was {factor:.3g} times as large as ever before, for {lasted}, "
-        f"and the running statistics of {norm.fqn} have it now.",
+        f"and the running statistics of {norm.fqn}, which is called first, may have it now.",
         evidence=(
             f"The root mean square of what the model was given was {jump.amax:.3g}; before it was {jump.before:.3g} at "
             f"most, and at step {jump.back} it was {jump.after:.3g} again.",
@@ -120,6 +115,28 @@ def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float)
             "running_statistics": norm.fqn, "cause_class": "data",
         },
     )  # fmt: skip
+
+
+def _input_jump(evidence: Evidence, bits: float) -> Jump | None:
+    """Of the root mean square of what the model is given: the first of the run, by columns of a long one."""
+    start, stop = evidence.start, evidence.whole_stop
+    level = level_for(stop - start, SCAN_COLUMNS)
+    size = FANOUT**level
+    places = [(start, stop)]
+    if level:
+        largest = np.fmax(evidence.largest(INPUTS[0], start, stop, level), 0.0)
+        usual = np.maximum.accumulate(largest)[:-1]
+        above = 1 + np.flatnonzero(largest[1:] >= usual * 2.0**bits)
+        ends = [((start // size) + int(at)) * size for at in (0, *above[: MOST_PLACES - 1].tolist())]
+        places = [(max(start, at), min(stop, at + min(size, MOST_STEPS))) for at in ends]
+    for begin, end in places:
+        low = max(start, begin - WINDOW)
+        values = evidence.largest(INPUTS[0], low, min(stop, end + LASTING))
+        there = np.flatnonzero(np.isfinite(values) & (values > 0))
+        jump = _jump(-1, low + there, np.log2(values[there]), bits, begin)
+        if jump is not None:
+            return jump
+    return None
 
 
 def _keeps_statistics(entry: TensorEntry) -> bool:

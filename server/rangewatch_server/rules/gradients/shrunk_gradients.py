@@ -40,9 +40,9 @@ FELL = 0.1
 """Part of the updates of before that is left at most where an optimizer that divides by squares does not make up for
 it."""
 
-NEARLY_ALL, NEAR_EPS = 0.9, 1e-4
-"""Part of the steps, where the scale changes between its reading and the division; and the largest element of a
-gradient of which small ones, a thousandth of it and less, are near an Adam's usual eps."""
+NEARLY_ALL, LEAST_SCALE, NEAR_EPS = 0.9, 8.0, 1e-4
+"""Part of the steps, where the scale changes between its reading and the division; the scale from which on a division
+shows; and the largest element of a gradient of which small ones, a thousandth of it and less, are near Adam's eps."""
 
 SCALED = 8.0
 """How far from one over the loss scale what is left may be that was divided by it."""
@@ -88,7 +88,7 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
 def given_less(evidence: Evidence) -> Finding | None:
     """By what the optimizer was given of one gradient, be it of any class, beside what the backward made of it. Info
     where updates are as large as before: one that divides by squares makes up for it."""
-    known = _given(evidence)
+    known = _given(evidence, max(evidence.start, evidence.whole_stop - STEPS), evidence.whole_stop)
     if known is None:
         return None
     low, at, part, unscaled, scale, name = known
@@ -115,9 +115,9 @@ class _Given(NamedTuple):
     name: str
 
 
-def _given(evidence: Evidence) -> _Given | None:
-    sampled, low = sampled_gradient(evidence), max(evidence.start, evidence.whole_stop - STEPS)
-    stop = evidence.whole_stop
+def _given(evidence: Evidence, low: int, stop: int) -> _Given | None:
+    """Of the steps [low, stop); None where too little is known."""
+    sampled = sampled_gradient(evidence)
     if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
         return None
     if len(newest_optimizers(evidence).classes) > 1:
@@ -135,11 +135,12 @@ def _given(evidence: Evidence) -> _Given | None:
 def always_unscaled_twice(evidence: Evidence) -> Finding | None:
     """Gradients that have been divided by the loss scale once more since the first step: what the optimizer is given is
     one over it of what the backward made, in nearly every step and whatever the scale was."""
-    known = _given(evidence) if evidence.is_loss_scaled else None
-    if known is None or known.low > evidence.start:
+    start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
+    known = _given(evidence, start, stop) if evidence.is_loss_scaled else None
+    if known is None:
         return None
     scale = known.scale[known.at]
-    is_twice = (scale > SCALED) & (np.abs(known.part[known.at] * scale - 1) <= SAME)
+    is_twice = (scale > LEAST_SCALE) & (np.abs(known.part[known.at] * scale - 1) <= SAME)
     if is_twice.mean() < NEARLY_ALL:
         return None
     rank, first = only_rank(evidence), known.low + int(known.at[is_twice][0])

@@ -6,7 +6,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise
+from rangewatch_server.rules.inputs import LARGE_INPUT, normalise, usual_input
 from rangewatch_server.rules.loss.learning_rate import group_rates
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.phrases import loss_called, place
@@ -105,7 +105,7 @@ def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, hi
         "for group in optimizer.param_groups:\n    group['lr'] *= 0.1",
         "the loss, and gradients or outputs with it, rose from the first updates on",
     )
-    size = largest_input(evidence, evidence.start, step + 1)
+    size = usual_input(evidence, evidence.start, max(step, evidence.start + 1))
     is_large, tensor, kind = size >= LARGE_INPUT, None, None
     of_inputs = [normalise(f"what the model is given is {size:.3g} in root mean square")] if is_large else []
     if is_odd:

@@ -424,6 +424,10 @@ def _before(case: Case, amax: float) -> float:
     return 2.0 ** max(known) if known else float("inf")
 
 
+MASK_SERIES = ("mask_share", "added_mask_share", "attention_share", "token_share")
+"""Of a model that is given masks, or padding."""
+
+
 def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
     """What the graph of the loss shows."""
     graph = operations.graph_of(case)
@@ -443,8 +447,9 @@ def _operation(case: Case, origin: Origin) -> Iterator[Candidate]:
             "count of targets, a sum of a mask or of the weights of rows: nothing of this batch counted."
         )
         against = "A running average or a deviation, which may be 0 as well, is no count."
-        # A count of what is not masked is of integers; a sum in floating point is one of weights as well.
-        is_counted = made is not None and "int" in made.value.dtype
+        # A count of what is not masked is of integers; a sum in floating point may be one of weights of rows as well.
+        has_mask = any(case.evidence.has_series(name) for name in MASK_SERIES)
+        is_counted = has_mask or (made is not None and "int" in made.value.dtype)
         yield Candidate("mask" if is_counted else "data", 0.88, (text,), (against,))
     elif origin.cause == "operation" and made is not None:
         # In float32 an exponential is Inf above 88, which is as a rule where a training has diverged before.

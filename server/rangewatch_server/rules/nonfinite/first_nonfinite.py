@@ -231,15 +231,15 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
         is_known = best.cause != "data" or best.sureness == "shown"  # of a batch that was not read nothing is stated
         is_new = origin.kind not in ("data", "sent", "reduction") and origin.cause not in ("masked", "given", "outside")
         clause = _CLAUSES[best.cause] if is_known and is_new else ""
-    if origin.cause == "empty" and best.cause in ("mask", "data"):
-        clause = "; nothing of this batch counted"
+    is_empty = origin.cause == "empty" and best.cause in ("mask", "data")
+    ending = "; nothing of this batch counted" if is_empty else clause
     place = f"Step {bad.step}, rank {bad.rank}: {the(entry)}"
     since = f" since step {earlier[-1].clean_step}" if earlier else ""
     return Finding(
         severity=severity, rank=bad.rank, step=bad.step, tensor=entry.fqn, kind=entry.kind,
         subject="contained" if is_alone else "first",
         summary=f"{place} is the first to hold {_what(bad)}{since}{_clause(origin, case)}"
-        f"{clause}.",
+        f"{ending}.",
         evidence=(
             *_evidence(case, origin, cause, earlier, is_alone=is_alone, is_meant=is_meant),
             *(() if is_meant else causes.sentences(best, others, causes.deciding_test(best, case, origin))),
@@ -254,7 +254,8 @@ def _finding(view: StepView, spell: Spell, severity: str, spells: list[Spell]) -
             "cause_class": "mask" if is_meant else best.cause, "sureness": best.sureness,
             "candidates": {each.cause: each.weight for each in (best, *others)},
             "of_magnitude": not is_alone and (best is jumped or causes.is_of_magnitude(case, origin, best)),
-            "clause": clause, "before": "" if cause is None else cause.kind, **({} if cause is None else cause.facts),
+            "clause": "" if is_empty else clause, "before": "" if cause is None else cause.kind,
+            **({} if cause is None else cause.facts),
         },
     )  # fmt: skip
 

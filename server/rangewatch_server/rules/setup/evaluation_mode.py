@@ -267,7 +267,8 @@ def _finding(known: EvaluationMode, rank: int, seen: int, back: int | None) -> F
             ),
         ),
         facts={
-            "since_step": since, "seen_step": seen, "is_state": True, "dropouts": known.dropouts, "norms": known.norms,
+            "since_step": since, "seen_step": seen, "is_state": known.norms > 0,
+            "dropouts": known.dropouts, "norms": known.norms,
             "back_step": back, "is_over": back is not None, "cause_class": "eval",
             **({"where": known.where} if known.where else {}),
         },

@@ -13,7 +13,7 @@ from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import FACTOR, LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise
+from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise, usual_input
 from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
@@ -42,8 +42,8 @@ SEEN_OUTPUT = 0.3
 AS_FAR = 0.3
 """Part of the first loss of outputs of 0 that it must be: a last bias may begin at the targets' mean."""
 
-BEHIND = 4.0
-"""Times the targets' square that such a loss must begin at, where inputs were not normalised."""
+BEHIND, TARGET_RMS = 4.0, "target_rms"
+"""Times the targets' square, and 1, that such a loss must begin at, where inputs were not normalised."""
 
 LONG, FEW, STAYED = 128, 32, 0.3
 """Steps in which a loss falls that is to fall, how many a median is taken of, and the part of it that must be left."""
@@ -143,11 +143,16 @@ def _of_inputs_of_squares(evidence: Evidence, target: float, name: str, step: in
     """Of squared differences that were far above the targets at first, of inputs that are far too large, and are still
     no better than those of a model that always gives 0."""
     values, medians = evidence.series(name, step, step + FIRST), first_and_last(evidence, FEW)
-    values, size = values[np.isfinite(values)], largest_input(evidence, step, step + FIRST)
+    values, size = values[np.isfinite(values)], usual_input(evidence, step, step + FIRST)
     if size < LARGE_INPUT or not len(values) or evidence.whole_stop - step < LONG or medians is None:
         return
-    if values[0] < BEHIND * target**2 or medians[1] < target**2 or _own_output(evidence, step) < target:
+    stop = evidence.whole_stop
+    known = evidence.series(TARGET_RMS, max(step, stop - FEW), stop) if evidence.has_series(TARGET_RMS) else np.zeros(0)
+    largest = float(np.max(np.r_[target, known[np.isfinite(known)]]))  # as those of values that grow
+    if values[0] < BEHIND * max(largest, 1.0) ** 2 or medians[1] < largest**2 or _normalises_first(evidence):
         return
+    if _own_output(evidence, step) < SEEN_OUTPUT * np.sqrt(values[0]):
+        return  # what is logged is not what is trained on
     rank = only_rank(evidence)
     yield Finding(
         rank=rank, step=step, subject="inputs of squares",
@@ -165,6 +170,14 @@ def _of_inputs_of_squares(evidence: Evidence, target: float, name: str, step: in
         remedy=(normalise("a sample of the inputs of the first steps, and the loss since", "bytes by 127.5, less 1"),),
         facts={"loss": medians[1], "target_rms": target, "input_rms": size, "cause_class": "data"},
     )  # fmt: skip
+
+
+def _normalises_first(evidence: Evidence) -> bool:
+    """Whether the first output in call order is a normalisation's: what the model is given is of no size then."""
+    entries, outputs = evidence.tensors.entries, tensors_of(evidence, "output")
+    if not len(outputs):
+        return False
+    return "Norm" in entries[int(outputs[np.argmin(evidence.tensors.position[outputs])])].module
 
 
 def _of_weights(
@@ -346,8 +359,8 @@ def _logits(evidence: Evidence, start: int, classes: int) -> Logits | None:
 
 
 def _by_code(evidence: Evidence, order: Sequence[int], classes: int) -> int | None:
-    """The first place in call order of an output over all classes behind none, where the model has no such layer: code
-    of its forward multiplies with a table, as with that of its embedding."""
+    """The first place in call order of an output over all classes, where the model has no linear layer of that width:
+    code of its forward multiplies with a table, as with that of its embedding."""
     entries = evidence.tensors.entries
     is_over = [classes in entries[each].shape[1:] for each in order]
     at = is_over.index(True) if classes and True in is_over else 0

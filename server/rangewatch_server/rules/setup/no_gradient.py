@@ -91,6 +91,10 @@ def _is_flat(evidence: Evidence, reached: TensorEntry, start: int) -> bool:
     rows = np.array([*inner, *behind], np.int64)
     block = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + FIRST, COLUMNS, rows)
     calls, amax, *_ = (np.asarray(block.columns[name], np.float64) for name in COLUMNS)
+    own = np.array([row for row in outputs if position[row] == at], np.int64)
+    last = evidence.run.slice(RANGES, list(evidence.ranks), 0, start, start + FIRST, ("amax",), own)
+    if not np.asarray(last.columns["amax"], np.float64).any():
+        return False  # units that are all dead give zeros
     given, gradients = slice(None, len(inner)), slice(len(inner), None)
     is_given = (amax[given].max(axis=1) > 0)[(calls[given] > 0).any(axis=1)]
     return bool(len(is_given) and is_given.all() and (calls[gradients] > 0).any() and not amax[gradients].any())
@@ -180,8 +184,9 @@ def _without_slope(reached: TensorEntry) -> tuple[str, ...]:
     name = f"{the(reached)[0].upper()}{the(reached)[1:]}"
     return (
         f"Cause (likely): a function without a slope. {name} is not zero, and those of all outputs before it are, "
-        "though none of these outputs is zero: between them lies a rounding, a sign, a comparison or an argmax, whose "
-        "derivative is 0. Against that: a factor that is 0 gives zeros as well.",
+        "though none of these outputs is zero: between them may lie a rounding, a sign, a comparison or an argmax, "
+        "whose derivative is 0. Against that: a factor that is 0, or a clamp or sigmoid that is saturated, gives zeros "
+        "as well.",
         f"What would decide: look in the forward of {name_of(reached.fqn)}, and in what comes right before it, for "
         "round, floor, sign, argmax or a comparison.",
     )

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.numerics.pyramid import level_for
+from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.loss.learning_rate import group_rates
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank, tensors_of
@@ -32,7 +33,11 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
     last, newest = readings[-1]
     if last - start < LASTING - 1:
         return
-    names = [each for each in newest if all(known.get(each) == 0 for _, known in readings)]
+    names = [
+        each
+        for at, each in enumerate(newest)
+        if all(known.get(each) == 0 for _, known in readings) and not _ever_moved(evidence, at)
+    ]
     if not names or not any(newest.values()) or not (each := _pushed(evidence, names[0])):
         return
     rank = only_rank(evidence)
@@ -42,8 +47,8 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
         summary=f"{place(start, rank)}: the learning rate of the parameter group of {names[0]} has been 0 since the "
         "run began: nothing in it is trained, though it gets gradients.",
         evidence=(
-            f"It was 0 at each of {len(readings)} readings, from step {readings[0][0]} to step {last}; the others' is "
-            f"{max(newest.values()):.3g} by now.",
+            f"It was 0 at each of {len(readings)} readings, from step {readings[0][0]} to step {last}; the others' was "
+            f"{max(newest.values()):.3g} then.",
             f"The gradient of {names[0]} was up to {each:.3g}.",
             "Cause (shown): the learning rate: the schedule of that group gives 0, as where a share of a warm-up is "
             "rounded down (step // warmup), or the group was made with it, as by 1 // 10. Against that: it may be "
@@ -59,6 +64,12 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
         ),
         facts={"since_step": start, "seen_step": last, "cause_class": "learning_rate"},
     )  # fmt: skip
+
+
+def _ever_moved(evidence: Evidence, group: int) -> bool:
+    """Whether any reading of its rate is above 0: the agent also reads where a rate of 0 is set to another."""
+    level = level_for(evidence.whole_stop - evidence.start, SCAN_COLUMNS)
+    return bool((evidence.largest(f"lr_group_{group}", evidence.start, evidence.whole_stop, level) > 0).any())
 
 
 def _pushed(evidence: Evidence, name: str) -> float:

@@ -105,7 +105,7 @@ def _is_at_chance(evidence: Evidence, name: str) -> bool:
 
 
 def _is_frequency(evidence: Evidence, level: float, newest: float) -> bool:
-    """Whether a classifier's loss is between half of chance and chance, and has been so for long without a change."""
+    """Whether a classifier's loss is half of chance or more, and has been so for long without a change."""
     known = next((each for _, each in evidence.details(LossFunction)), None)
     if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop < LONG:
         return False
@@ -227,7 +227,7 @@ def _finding(
                     f"answer for all{', the most frequent' if has_fallen else ''}. Against that: where targets do not "
                     "follow from inputs, it comes to that as well."
                 ]
-                * (part < LARGE)
+                * (part < LARGE or has_fallen)
             ),
             "What would decide: train a hundred steps anew at a hundredth of the rate.",
         ),

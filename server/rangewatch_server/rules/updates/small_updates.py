@@ -112,11 +112,11 @@ def too_small(evidence: Evidence) -> Iterator[Finding]:
         yield _of_clip(evidence, steps, clips[-1].max_norm, part)
         return
     low = LOW_OF_MANY if _has_many(rates, initial) else LOW
-    if rates.max() <= low * initial and _is_stairs(evidence, steps, rates, initial):
-        if part >= FLAT:
-            yield _of_schedule(evidence, steps, rates, initial, part)
-        elif rates[-1] > rates[0]:  # it learns, and more slowly than it was meant to
-            yield msgspec.structs.replace(_of_schedule(evidence, steps, rates, initial, part), severity="info")
+    is_stairs = rates.max() <= low * initial and _is_stairs(evidence, steps, rates, initial)
+    if is_stairs and part >= FLAT:
+        yield _of_schedule(evidence, steps, rates, initial, part)
+    elif is_stairs and _has_many(rates, initial):
+        yield _of_slow_schedule(evidence, steps, rates, initial, part)
     elif (part >= STILL or is_still) and rates[-1] <= GROWS * rates[steps >= steps[-1] - LASTING // 2][0]:
         is_sgd = not keeps_squares(evidence) and rates.max() <= LOW_OF_SGD
         is_tiny = known.max(initial=0.0) <= TINY or (is_still and is_sgd)
@@ -210,6 +210,25 @@ def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float,
             "    scheduler.step()",
             f"the rate is {last / initial:.2%} of what the schedule was given"
             + (", and the loss has hardly fallen" if part >= FLAT else ""),
+        ),
+    )  # fmt: skip
+
+
+def _of_slow_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
+    """Info: the loss falls, and more slowly than it was meant to."""
+    found = _of_schedule(evidence, steps, rates, initial, part)
+    rank, since, count = only_rank(evidence), int(steps[0]), int(steps[-1] - steps[0]) + 1
+    moves, pace = int(np.count_nonzero(np.diff(rates))), round(count * initial / float(rates[-1]))
+    return msgspec.structs.replace(
+        found, severity="info",
+        summary=f"{place(since, rank)}: the learning rate is warmed up once in about {count // (moves + 1)} steps: at "
+        f"this pace it comes to the {initial:.3g} that its schedule was given at about step {pace:,}.",
+        evidence=(
+            found.evidence[0],
+            "Cause (possible): the schedule of the learning rate: an epoch or an evaluation moves the scheduler, and "
+            "not each step, for which so many moves are meant. Against that: the loss falls, and so long a start may "
+            "be meant.",
+            found.evidence[2],
         ),
     )  # fmt: skip
 

@@ -356,10 +356,10 @@ def _not_copied(
     # The agent says nothing of an optimizer that has none of the model's parameters.
     has_none = not has_changed and not newest_optimizers(evidence).classes
     own = Remedy(
-        "Make the optimizer of the model's own parameters, after the model was copied, wrapped, loaded or moved: it "
-        "has those of another, as of the one that this is a copy of.",
+        "Make the optimizer of the model's own parameters, after the model was copied, wrapped or loaded: it may have "
+        "those of another, as of the one that this is a copy of.",
         "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # of the model that is called in the loop",
-        "no optimizer has a parameter of this model, and gradients arrived at each step",
+        "no optimizer that was seen has a parameter of this model, and gradients arrived at each step",
     )
     return Finding(
         rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="copied",

@@ -83,6 +83,22 @@ def test_what_the_loop_logs_stands_alone(ingest: IngestDouble, name: str) -> Non
     assert name == "lr" or not ingest.series("lr")
 
 
+def test_groups_are_recorded_where_a_rate_of_0_is_set(ingest: IngestDouble) -> None:
+    """As where layers are unfrozen; a warm-up of all groups from 0 is none."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([{"params": [model.weight], "lr": 0.0}, {"params": [model.bias], "lr": 0.0}])
+
+    def change(step: int) -> None:
+        if step < 2:
+            optimizer.param_groups[step == 0]["lr"] = 0.1
+
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        train(model, optimizer, after=change)
+    trunk = ingest.series("lr_group_0")
+    assert set(trunk) == {0, 1, 2, 3, 7, 15} & set(range(STEPS))  # 2 is none of 1, 2, 4, 8 and so on less 1
+    assert [trunk[1], trunk[2]] == pytest.approx([0.0, 0.1])
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_groups_are_recorded_where_the_rate_of_one_alone_changes(ingest: IngestDouble, both: bool) -> None:
     model = nn.Linear(2, 1)

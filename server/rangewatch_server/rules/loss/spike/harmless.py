@@ -119,9 +119,9 @@ def _other_size(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
         )
     if (sizes := _sizes(evidence, TARGET_COUNT, jump)) and _is_learned(evidence, name, jump):
         return (
-            f"From that step on {sizes.now:.6g} targets count in the loss, where it was {sizes.least:.6g} to "
-            f"{sizes.most:.6g}: rows are longer or other ones are left out, and the loss of those, which falls since, "
-            "is another."
+            f"From that step on {sizes.now:.6g} targets, by their weights, count in the loss, where it was "
+            f"{sizes.least:.6g} to {sizes.most:.6g}: rows are longer, or others are left out, and the loss of those, "
+            "which falls since, is another."
         )
     return ""
 
