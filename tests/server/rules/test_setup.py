@@ -78,20 +78,27 @@ def test_a_first_loss_far_above_chance(recording: Recording) -> None:
     assert finding.facts["cause_class"] == "weight" and finding.facts["chance"] == pytest.approx(np.log(300))
 
 
-@pytest.mark.parametrize("shapes", [[(300, 64)], [(300, 64), (300, 64)], [(64, 300)], []])
-def test_logits_that_code_makes_with_a_table(recording: Recording, shapes: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("module", "shapes"),
+    [
+        ("Embedding", [(300, 64)]), ("Embedding", [(300, 64), (300, 64)]), ("Embedding", [(64, 300)]),
+        ("Embedding", []), ("Cosines", [(300, 64)]),
+    ],
+)  # fmt: skip
+def test_logits_that_code_makes_with_a_table(recording: Recording, module: str, shapes: list[tuple[int, int]]) -> None:
     """The whole model's output is what `F.linear` makes of a norm's with the embedding's weight: named where it is the
-    one parameter of that shape."""
+    one of that shape."""
     model = [
-        TensorEntry("norm", "output", 0, "float32", (32, 64), 0, "LayerNorm"),
-        TensorEntry("", "output", 0, "float32", (32, 300), 1, "Net"),
-        *(TensorEntry(f"table{at}.weight", "grad", 0, "float32", each, 2 + at) for at, each in enumerate(shapes)),
+        *(TensorEntry(f"table{at}", "output", 0, "float32", (32, 8), at, module) for at, _ in enumerate(shapes)),
+        TensorEntry("norm", "output", 0, "float32", (32, 64), 4, "LayerNorm"),
+        TensorEntry("", "output", 0, "float32", (32, 300), 5, "Net"),
+        *(TensorEntry(f"table{at}.weight", "grad", 0, "float32", each, 6 + at) for at, each in enumerate(shapes)),
     ]
-    columns = {"amax": np.array([[3.5], [120.0], *[[1.0]] * len(shapes)])}
+    columns = {"amax": np.array([*[[1.0]] * len(shapes), [3.5], [120.0], *[[1.0]] * len(shapes)])}
     known, losses = [event(LossFunction("nll", 300), 1, 0)], np.linspace(89.0, 45.0, 50)
     recording.write(model, 50, columns, series={"loss": losses}, events=known)
-    found = recording.diagnose(initial_loss.RULE).findings
-    assert [each.facts["where"] for each in found] == (["table0.weight"] if shapes == [(300, 64)] else [])
+    found, is_named = recording.diagnose(initial_loss.RULE).findings, (module, shapes) == ("Embedding", [(300, 64)])
+    assert [each.facts["where"] for each in found] == (["table0.weight"] if is_named else [])
     assert not found or "('table0').weight, std" in found[0].remedy[0].code
 
 

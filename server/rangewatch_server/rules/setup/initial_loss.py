@@ -368,9 +368,16 @@ def _by_code(evidence: Evidence, order: Sequence[int], classes: int) -> int | No
 
 
 def _table(evidence: Evidence, classes: int, width: int) -> str:
-    """The parameter that has a row of that width for each class; "": there is none, or there are several."""
+    """The embedding that has a row of that width for each class; "": there is none, or there are several. Of another
+    parameter cosines may be taken, times a factor that is meant to make the first loss high."""
     entries = evidence.tensors.entries
-    named = {each.fqn for each in entries if each.kind in ("grad", "weight") and tuple(each.shape) == (classes, width)}
+    embeddings = {each.fqn for each in entries if each.kind == "output" and "Embedding" in each.module}
+    named = {
+        each.fqn
+        for each in entries
+        if each.kind in ("grad", "weight") and tuple(each.shape) == (classes, width)
+        and each.fqn.rpartition(".")[0] in embeddings
+    }  # fmt: skip
     return named.pop() if len(named) == 1 else ""
 
 
