@@ -72,7 +72,7 @@ SYNONYMS = {
     "gradients_kept": "optimizer", "hardware": "weight",
 }  # fmt: skip
 """Classes of cause of some authors, whose brief named them, and what the rules call these: either will do. Set down
-after set 35 had been measured, and before 36 and what came later; bench/README.md has both counts."""
+after sets 35 and 37 had been measured, and before 36, 38 and 39; bench/README.md has both counts."""
 
 NO_FITTING_ADVICE = "no fitting advice"
 Grade = Literal["right", "weak", "wrong"]

@@ -20,6 +20,13 @@ def largest_input(evidence: Evidence, start: int, stop: int, rank: int | None = 
     return max((float(each[np.isfinite(each)].max(initial=0.0)) for each in sizes), default=0.0)
 
 
+def never_normalised(evidence: Evidence, step: int) -> list[Remedy]:
+    """Advice where what the model was given before `step` was not normalised, which makes a usual rate too high; []
+    where it was, or that is not known."""
+    size = usual_input(evidence, evidence.start, max(step, evidence.start + 1))
+    return [normalise(f"what the model is given is {size:.3g} in root mean square")] if size >= LARGE_INPUT else []
+
+
 def usual_input(evidence: Evidence, start: int, stop: int, rank: int | None = None) -> float:
     """The median root mean square of the model's first floating input in [start, stop); 0 where it is not known."""
     if not evidence.has_series(INPUTS[0]):

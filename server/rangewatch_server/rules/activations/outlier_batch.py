@@ -77,7 +77,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
             key=lambda each: (each.step, int(evidence.tensors.position[each.tensor])),
         )
         for jump in jumps:
-            if not _had_blown_up(evidence, jump.step) and not _is_nonfinite(evidence, jump.step):
+            if not _is_of_another(evidence, jump.step):
                 alike = [each for each in jumps if each.step == jump.step]
                 yield _finding(evidence, jump, is_first=first[jump.tensor], alike=len(alike))
                 return
@@ -91,8 +91,10 @@ def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float)
     norm = entries[min(first, key=lambda each: int(evidence.tensors.position[each]))]
     if not _keeps_statistics(norm) or not evidence.has_series(INPUTS[0]):
         return
-    jump = _input_jump(evidence, bits)
-    if jump is None or _had_blown_up(evidence, jump.step) or _is_nonfinite(evidence, jump.step):
+    places = itertools.islice(_places(evidence, None, bits, evidence.start, evidence.whole_stop), MOST_PLACES)
+    jumps = (_input_jump(evidence, start, stop, bits) for start, stop in places)
+    jump = next((each for each in jumps if each is not None and not _is_of_another(evidence, each.step)), None)
+    if jump is None:
         return
     rank, factor = only_rank(evidence), jump.amax / jump.before
     between = evidence.largest(INPUTS[0], jump.step, jump.back)  # on a GPU each fourth is read
@@ -117,26 +119,13 @@ def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float)
     )  # fmt: skip
 
 
-def _input_jump(evidence: Evidence, bits: float) -> Jump | None:
-    """Of the root mean square of what the model is given: the first of the run, by columns of a long one."""
-    start, stop = evidence.start, evidence.whole_stop
-    level = level_for(stop - start, SCAN_COLUMNS)
-    size = FANOUT**level
-    places = [(start, stop)]
-    if level:
-        largest = np.fmax(evidence.largest(INPUTS[0], start, stop, level), 0.0)
-        usual = np.maximum.accumulate(largest)[:-1]
-        above = 1 + np.flatnonzero(largest[1:] >= usual * 2.0**bits)
-        ends = [((start // size) + int(at)) * size for at in (0, *above[: MOST_PLACES - 1].tolist())]
-        places = [(max(start, at), min(stop, at + min(size, MOST_STEPS))) for at in ends]
-    for begin, end in places:
-        low = max(start, begin - WINDOW)
-        values = evidence.largest(INPUTS[0], low, min(stop, end + LASTING))
-        there = np.flatnonzero(np.isfinite(values) & (values > 0))
-        jump = _jump(-1, low + there, np.log2(values[there]), bits, begin)
-        if jump is not None:
-            return jump
-    return None
+def _input_jump(evidence: Evidence, start: int, stop: int, bits: float) -> Jump | None:
+    """The first of what the model is given in the steps [start, stop), judged by the `WINDOW` before them."""
+    low, end = max(evidence.start, start - WINDOW), min(evidence.whole_stop, stop + LASTING)
+    values = evidence.largest(INPUTS[0], low, end)
+    there = np.flatnonzero(np.isfinite(values) & (values > 0))
+    jump = _jump(-1, low + there, np.log2(values[there]), bits, start)
+    return jump if jump is not None and jump.step < stop else None
 
 
 def _keeps_statistics(entry: TensorEntry) -> bool:
@@ -165,23 +154,27 @@ def _first_outputs(evidence: Evidence) -> dict[int, bool]:
     return dict(list(chosen.items())[:MOST_TENSORS])
 
 
-def _places(evidence: Evidence, tensors: Array, bits: float, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Parts of the steps [start, stop) in which a tensor may jump, ascending: the first column, and those above all
-    before. None is longer than `MOST_STEPS`: a column that is, as of a run whose steps begin at 0 and go on at 2**50,
-    is searched like the run."""
+def _places(evidence: Evidence, tensors: Array | None, bits: float, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Parts of the steps [start, stop) in which a tensor may jump, or where None what the model is given, ascending:
+    the first column, and those above all before. None is longer than `MOST_STEPS`: a column that is, as of a run whose
+    steps begin at 0 and go on at 2**50, is searched like the run."""
     level = level_for(stop - start, SCAN_COLUMNS)
     if level == 0:
         yield start, stop
         return
     deadline.check()
     size = FANOUT**level
-    block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), tensors)
+    if tensors is None:
+        amax = np.fmax(evidence.largest(INPUTS[0], start, stop, level), 0.0)[np.newaxis]
+    else:
+        block = evidence.run.slice(RANGES, list(evidence.ranks), level, start, stop, ("amax",), tensors)
+        amax = np.asarray(block.columns["amax"], np.float64)
     with np.errstate(divide="ignore"):
-        height = np.log2(np.asarray(block.columns["amax"], np.float64))
+        height = np.log2(amax)
     usual = np.maximum.accumulate(height[:, :-1], axis=1)
     columns = [0, *(1 + np.flatnonzero((height[:, 1:] >= usual + bits).any(axis=0))).tolist()]
     for column in columns[:MOST_PLACES]:
-        at = (block.first + column) * size
+        at = (start // size + column) * size
         inside = max(start, at), min(stop, at + size)
         if size <= MOST_STEPS:
             yield inside
@@ -239,6 +232,11 @@ def _had_blown_up(evidence: Evidence, step: int) -> bool:
     """Whether the loss was far above what is usual before the step: the weights had moved then."""
     known = _loss(evidence, step)
     return known is not None and abs(known[2]) > BLOWN * known[1] > 0
+
+
+def _is_of_another(evidence: Evidence, step: int) -> bool:
+    """Whether what happened at the step is told of otherwise."""
+    return _had_blown_up(evidence, step) or _is_nonfinite(evidence, step)
 
 
 def _is_nonfinite(evidence: Evidence, step: int) -> bool:

@@ -48,9 +48,21 @@ SCALED = 8.0
 """How far from one over the loss scale what is left may be that was divided by it."""
 
 
+_LEAVE_IT = (
+    "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step: scaler.step() then does not "
+    "divide again."
+)
+_UNSCALE = (
+    "scaler.scale(loss).backward()\n"
+    "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
+    "scaler.step(optimizer)\n"
+    "scaler.update()"
+)
+
+
 def shrunk(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    given = given_less(evidence) or always_unscaled_twice(evidence)
+    given = given_less(evidence) or _always_unscaled_twice(evidence)
     if given is not None:
         yield given
         return
@@ -132,7 +144,7 @@ def _given(evidence: Evidence, low: int, stop: int) -> _Given | None:
     return _Given(low, at, part, unscaled, scale, sampled[0]) if len(at) >= 2 * LASTING else None
 
 
-def always_unscaled_twice(evidence: Evidence) -> Finding | None:
+def _always_unscaled_twice(evidence: Evidence) -> Finding | None:
     """Gradients that have been divided by the loss scale once more since the first step: what the optimizer is given is
     one over it of what the backward made, in nearly every step and whatever the scale was."""
     start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
@@ -161,12 +173,8 @@ def always_unscaled_twice(evidence: Evidence) -> Finding | None:
         ),
         remedy=(
             Remedy(
-                "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step: scaler.step() then "
-                "does not divide again.",
-                "scaler.scale(loss).backward()\n"
-                "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
-                "scaler.step(optimizer)\n"
-                "scaler.update()",
+                _LEAVE_IT,
+                _UNSCALE,
                 "what the optimizer is given is one over the loss scale of what the backward makes",
             ),
         ),
@@ -246,16 +254,12 @@ def _finding(
         ),
         remedy=(
             Remedy(
-                "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step: scaler.step() then "
-                "does not divide again." if is_scale
+                _LEAVE_IT if is_scale
                 else f"Divide by the loss scale, {twice:.6g}, once: look for the second place between loss.backward() "
                 "and optimizer.step() that does, such as a function that unscales and clips. Or leave it to "
                 "torch.amp.GradScaler." if twice
                 else "Look for what writes to .grad between loss.backward() and optimizer.step().",
-                "scaler.scale(loss).backward()\n"
-                "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
-                "scaler.step(optimizer)\n"
-                "scaler.update()" if is_scale else "",
+                _UNSCALE if is_scale else "",
                 f"{'what the optimizer was given' if is_given else 'updates'} fell against the gradients that the "
                 "backward made",
             ),

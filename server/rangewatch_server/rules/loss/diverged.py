@@ -6,7 +6,7 @@ import numpy as np
 
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.inputs import LARGE_INPUT, normalise, usual_input
+from rangewatch_server.rules.inputs import never_normalised
 from rangewatch_server.rules.loss.learning_rate import group_rates
 from rangewatch_server.rules.loss.series import RATES
 from rangewatch_server.rules.phrases import loss_called, place
@@ -105,9 +105,7 @@ def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, hi
         "for group in optimizer.param_groups:\n    group['lr'] *= 0.1",
         "the loss, and gradients or outputs with it, rose from the first updates on",
     )
-    size = usual_input(evidence, evidence.start, max(step, evidence.start + 1))
-    is_large, tensor, kind = size >= LARGE_INPUT, None, None
-    of_inputs = [normalise(f"what the model is given is {size:.3g} in root mean square")] if is_large else []
+    tensor, kind = None, None
     if is_odd:
         (group, most), (_, second) = groups[:2]
         rate = f" The learning rate of the parameter group of {group} is {most:.3g}, of others {second:.3g} or less."
@@ -127,7 +125,7 @@ def _diverged_finding(evidence: Evidence, name: str, step: int, first: float, hi
             "No step before it was better for long: what is wrong has been there from the start, as too large a "
             "learning rate is, or an initialisation that is too large.",
         ),
-        remedy=(*of_inputs, remedy),
+        remedy=(*never_normalised(evidence, step), remedy),
         facts={
             "loss": highest, "before": first, "since_step": step, "seen_step": step + BEGIN_LASTING - 1,
             "cause_class": "learning_rate",

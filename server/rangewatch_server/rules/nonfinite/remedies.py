@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 from rangewatch_server.rules.activations import initial_gain
 from rangewatch_server.rules.activations.headroom_trend import scale_inputs
-from rangewatch_server.rules.inputs import LARGE_INPUT as NOT_NORMALISED
-from rangewatch_server.rules.inputs import normalise, usual_input
+from rangewatch_server.rules.inputs import never_normalised
 from rangewatch_server.rules.loss_scale import remedies as scaler_remedies
 from rangewatch_server.rules.loss_scale.causes import device_of
 from rangewatch_server.rules.nonfinite import operations, overflowed_gradient
@@ -154,11 +153,8 @@ def growth_remedies(case: Case, growth: Growth | None) -> Iterator[Remedy]:
 
 def _lower_rate(case: Case, because: str) -> Iterator[Remedy]:
     """Within the first steps inputs that were never normalised are what makes a usual rate too high."""
-    evidence, step = case.evidence, case.bad.step
-    is_early = step - evidence.start < FIRST_STEPS
-    size = usual_input(evidence, evidence.start, max(step, evidence.start + 1)) if is_early else 0.0
-    if size >= NOT_NORMALISED:
-        yield normalise(f"what the model is given is {size:.3g} in root mean square")
+    if case.bad.step - case.evidence.start < FIRST_STEPS:
+        yield from never_normalised(case.evidence, case.bad.step)
     yield Remedy("Lower the learning rate, or warm it up for longer.", WARM_UP, because)
 
 

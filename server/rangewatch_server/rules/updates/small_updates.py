@@ -187,9 +187,8 @@ def _fractions(evidence: Evidence, stop: int) -> Array:
 
 
 def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
-    rank, moves, last = only_rank(evidence), int(np.count_nonzero(np.diff(rates))), float(rates[-1])
-    count = int(steps[-1] - steps[0]) + 1
-    pace = round(count * initial / last)
+    rank, last = only_rank(evidence), float(rates[-1])
+    moves, count, pace = _pace(steps, rates, initial)
     stairs = (
         f"it has moved {moves} time{'s' if moves > 1 else ''} in {count} steps, and would be there at about step "
         f"{pace:,}"
@@ -214,11 +213,16 @@ def _of_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float,
     )  # fmt: skip
 
 
+def _pace(steps: Array, rates: Array, initial: float) -> tuple[int, int, int]:
+    """How often (n,) rates have moved, in how many steps, and the step at which they come to `initial` so."""
+    count = int(steps[-1] - steps[0]) + 1
+    return int(np.count_nonzero(np.diff(rates))), count, round(count * initial / float(rates[-1]))
+
+
 def _of_slow_schedule(evidence: Evidence, steps: Array, rates: Array, initial: float, part: float) -> Finding:
     """Info: the loss falls, and more slowly than it was meant to."""
     found = _of_schedule(evidence, steps, rates, initial, part)
-    rank, since, count = only_rank(evidence), int(steps[0]), int(steps[-1] - steps[0]) + 1
-    moves, pace = int(np.count_nonzero(np.diff(rates))), round(count * initial / float(rates[-1]))
+    rank, since, (moves, count, pace) = only_rank(evidence), int(steps[0]), _pace(steps, rates, initial)
     return msgspec.structs.replace(
         found, severity="info",
         summary=f"{place(since, rank)}: the learning rate is warmed up once in about {count // (moves + 1)} steps: at "

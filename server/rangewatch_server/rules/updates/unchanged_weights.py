@@ -344,6 +344,14 @@ def _not_moved(evidence: Evidence, entry: TensorEntry, since: int, count: int, *
     )  # fmt: skip
 
 
+_OWN_PARAMETERS = Remedy(
+    "Make the optimizer of the model's own parameters, after the model was copied, wrapped or loaded: it may have "
+    "those of another, as of the one that this is a copy of.",
+    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # of the model that is called in the loop",
+    "no optimizer that was seen has a parameter of this model, and gradients arrived at each step",
+)
+
+
 def _not_copied(
     evidence: Evidence, entry: TensorEntry, since: int, count: int, names: Sequence[str], has_changed: bool
 ) -> Finding:
@@ -355,12 +363,6 @@ def _not_copied(
     )  # fmt: skip
     # The agent says nothing of an optimizer that has none of the model's parameters.
     has_none = not has_changed and not newest_optimizers(evidence).classes
-    own = Remedy(
-        "Make the optimizer of the model's own parameters, after the model was copied, wrapped or loaded: it may have "
-        "those of another, as of the one that this is a copy of.",
-        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # of the model that is called in the loop",
-        "no optimizer that was seen has a parameter of this model, and gradients arrived at each step",
-    )
     return Finding(
         rank=rank, step=since, tensor=entry.fqn, kind="grad", subject="copied",
         summary=f"{place(since, rank)}: weights do not change{' any more since' if has_changed else ''}, though they "
@@ -372,7 +374,7 @@ def _not_copied(
             "What would decide: print a weight of the model and its copy in the optimizer before and after a step.",
         ),
         remedy=(
-            *([own] if has_none else []),
+            *([_OWN_PARAMETERS] if has_none else []),
             Remedy(
                 "See whether the optimizer steps, and whether what it updates is copied back into the model's weights "
                 "after each step.",

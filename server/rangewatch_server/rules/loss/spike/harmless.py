@@ -19,7 +19,7 @@ from rangewatch_server.rules.loss.spike.changed_loss import SEE_LOSS, of_changed
 from rangewatch_server.rules.loss.spike.jumps import HALF, HISTORY, Jump
 from rangewatch_server.rules.loss.spike.weights import thawed_before
 from rangewatch_server.rules.nonfinite.causes import SHOWN
-from rangewatch_server.rules.recent import tensors_of
+from rangewatch_server.rules.recent import Array, tensors_of
 from rangewatch_server.rules.rule import Remedy
 
 AT_FIRST = 8
@@ -151,9 +151,19 @@ def _sizes(evidence: Evidence, series: str, jump: Jump) -> Sizes | None:
 
 def _is_learned(evidence: Evidence, name: str, jump: Jump) -> bool:
     """Whether the loss has come down by far since the jump: of targets that have become wrong it does not."""
+    values = _since(evidence, name, jump)
+    return len(values) >= FEW_SINCE and _late(values) <= HALF * jump.level
+
+
+def _since(evidence: Evidence, name: str, jump: Jump) -> Array:
+    """(n,) finite values from the jump on."""
     values = evidence.series(name, jump.step, min(evidence.whole_stop, jump.step + HISTORY))
-    values = values[np.isfinite(values)]
-    return len(values) >= FEW_SINCE and bool(np.median(values[-max(2, len(values) // 3) :]) <= HALF * jump.level)
+    return values[np.isfinite(values)]
+
+
+def _late(values: Array) -> float:
+    """The median of the last third of them, and of two at least."""
+    return float(np.median(values[-max(2, len(values) // 3) :]))
 
 
 def _longer(evidence: Evidence, name: str, jump: Jump) -> str:
@@ -231,11 +241,8 @@ def _other_loss(evidence: Evidence, name: str, jump: Jump, cause: Explanation) -
         return ""
     if other.is_term and not jump.level <= MOST_OF_TERM * abs(jump.usual):
         return ""
-    values = evidence.series(name, jump.step, min(evidence.whole_stop, jump.step + HISTORY))
-    values = values[np.isfinite(values)]
-    if len(values) < FEW_SINCE or values.max() > NO_HIGHER * values[0]:
-        return ""
-    if not np.median(values[-max(2, len(values) // 3) :]) <= FALLS * values[0]:
+    values = _since(evidence, name, jump)
+    if len(values) < FEW_SINCE or values.max() > NO_HIGHER * values[0] or not _late(values) <= FALLS * values[0]:
         return ""
     return f"{other.candidate.supports[0]} It falls since."
 
