@@ -9,17 +9,17 @@ NOT_SUM = (r"[Mm]ask", "bfloat16", "GradScaler", "leave out samples", "larger ep
 FOLLOWS = ("loss_spike", "exploding_gradient", "update_ratio", "learning_lost")
 
 
-@planted("optimizer", "summed_microbatches", step=100, against=NOT_SUM, also=FOLLOWS)
+@planted("learning_rate", "summed_microbatches", step=100, against=NOT_SUM, also=FOLLOWS)
 def eight_microbatches_are_summed(job: Job) -> None:
     microbatches.ramped(job, divides=False)
 
 
-@planted("optimizer", "summed_microbatches", step=100, against=NOT_SUM, also=FOLLOWS)
+@planted("learning_rate", "summed_microbatches", step=100, against=NOT_SUM, also=FOLLOWS)
 def microbatches_of_words_are_summed_and_no_loss_is_logged(job: Job) -> None:
     microbatches.ramped(job, kind="words", few=2, many=8, divides=False, logs="nothing", lr=0.05)
 
 
-@planted("optimizer", "summed_microbatches", step=70, against=NOT_SUM, also=FOLLOWS)
+@planted("learning_rate", "summed_microbatches", step=70, against=NOT_SUM, also=FOLLOWS)
 def batch_of_pictures_is_cut_in_four_and_summed(job: Job) -> None:
     microbatches.ramped(job, kind="pictures", many=4, at=70, divides=False, logs="sum", same_batch=True, lr=5e-3)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
+import torch.nn.functional as F
 
 from rangewatch.wire.records import Event
 from rangewatch_server.rules.machine.rank_failed import RULE
@@ -73,3 +77,59 @@ def test_a_rank_that_goes_on_has_not_failed(recording: Recording) -> None:
     recording.write(LAYERS, 20, events=[Event("failed", 1, 19, "ValueError: once", {})])
     recording.write(LAYERS, 10, first=20, incarnation="b")
     assert recording.diagnose(RULE).findings == ()
+
+
+def _raised(what: Callable[[], object]) -> str:
+    """Type and message of what torch itself raises, as the agent sends them."""
+    try:
+        what()
+    except Exception as error:  # whichever torch raises
+        return f"{type(error).__name__}: {error}"
+    pytest.fail("nothing was raised")
+
+
+def _twice() -> None:
+    loss = (torch.ones(2, requires_grad=True) ** 2).sum()
+    loss.backward()
+    loss.backward()
+
+
+def _in_place() -> None:
+    made = torch.ones(2, requires_grad=True).exp()
+    made += 1
+    made.sum().backward()
+
+
+RAISED: dict[str, tuple[Callable[[], object], str]] = {
+    "labels from 1": (lambda: F.cross_entropy(torch.zeros(2, 7), torch.tensor([1, 7])), "counted from 0"),
+    "ids beyond the table": (lambda: torch.nn.Embedding(4, 2)(torch.tensor([4])), "number of rows"),
+    "a state that keeps its graph": (_twice, "Detach the state"),
+    "written in place": (_in_place, "before the backward"),
+    "cut off": (lambda: torch.ones(2).sum().backward(), "cuts the loss off"),
+    "loss of each row": (lambda: torch.ones(2, requires_grad=True).exp().backward(), "mean over the batch"),
+    "another width": (lambda: torch.nn.Linear(3, 2)(torch.ones(2, 4)), "in_features"),
+    "another dtype": (lambda: torch.nn.Linear(3, 2)(torch.ones(2, 3, dtype=torch.float64)), "one dtype"),
+    "labels that are float": (lambda: F.cross_entropy(torch.zeros(2, 7), torch.ones(2)), "one dtype"),
+    "probabilities that are none": (
+        lambda: F.binary_cross_entropy(torch.full((2,), 1.5), torch.ones(2)), "binary_cross_entropy_with_logits"
+    ),
+    "keys of another model": (
+        lambda: torch.nn.Linear(3, 2).load_state_dict({"module.weight": torch.ones(2, 3)}), "'module.'"
+    ),
+    "rows of two sizes": (lambda: torch.stack([torch.ones(2), torch.ones(3)]), "collate_fn"),
+    "one row": (lambda: torch.nn.BatchNorm1d(3)(torch.ones(1, 3)), "drop_last=True"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_what_torch_raises_often_is_explained(recording: Recording, name: str) -> None:
+    raises, advice = RAISED[name]
+    recording.write(LAYERS, 20, events=[Event("failed", 1, 19, _raised(raises)[:2_000], {})])
+    (found,) = recording.diagnose(RULE).findings
+    assert advice in found.remedy[0].text
+
+
+def test_another_is_left_to_its_traceback(recording: Recording) -> None:
+    recording.write(LAYERS, 20, events=[Event("failed", 1, 19, "ValueError: mine", {})])
+    (found,) = recording.diagnose(RULE).findings
+    assert found.remedy[0].text.startswith("Read the traceback")

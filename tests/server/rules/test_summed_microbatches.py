@@ -37,7 +37,7 @@ def ramp(
 def test_gradients_rise_with_their_number(recording: Recording, factor: Any, loss: Any) -> None:
     ramp(recording, factor=factor, loss=loss)
     (finding,) = recording.diagnose(summed_microbatches.RULE).findings
-    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (AT, "warning", "optimizer")
+    assert (finding.step, finding.severity, finding.facts["cause_class"]) == (AT, "warning", "learning_rate")
     assert "8 backwards in place of 1" in finding.summary
     (earlier,) = recording.diagnose(summed_microbatches.RULE, stop=AT + 10).findings
     assert earlier == finding

@@ -10,6 +10,7 @@ from rangewatch_server.core.text import ranks_text
 from rangewatch_server.query.events import StoredEvent
 from rangewatch_server.rules.batch_rows import row_sentences
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.machine.known_exceptions import known_remedy
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 
@@ -64,13 +65,15 @@ def _finding(evidence: Evidence, failed: list[StoredEvent]) -> Finding:
             "It is not known whether anything that was recorded led to it: see the other findings.",
         ),
         remedy=(_remedy(evidence, failed) if not own else _waited(first.rank) if _WAITED.search(first.message) else
-                Remedy("Read the traceback of that rank: its last lines are the cause.", "", "an exception ended it"),),
+                known_remedy(first.message) or _READ_IT,),
         facts={
             "ranks": sorted({event.rank for event in failed}),
             "cause_class": "communication" if _is_of_all(evidence, failed, own) else "crash",
         },
     )  # fmt: skip
 
+
+_READ_IT = Remedy("Read the traceback of that rank: its last lines are the cause.", "", "an exception ended it")
 
 _WAITED = re.compile(r"^(_?queue\.)?Empty\b|\bTimeout(Error|Expired)?\b|timed out", re.IGNORECASE)
 """What a wait within a process raises when it ends in vain."""

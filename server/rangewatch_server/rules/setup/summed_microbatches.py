@@ -196,7 +196,7 @@ def _finding(evidence: Evidence, growth: Growth, limits: Thresholds) -> Finding:
         ),
         facts={
             "before": growth.few, "after": growth.many, "factor": growth.factor, "loss_factor": growth.loss,
-            "rose": growth.rose, "known": growth.known, "cause_class": "optimizer",
+            "rose": growth.rose, "known": growth.known, "cause_class": "learning_rate",
         },
     )  # fmt: skip
 

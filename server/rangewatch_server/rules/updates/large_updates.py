@@ -13,7 +13,7 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.loss.diverged import diverged
 from rangewatch_server.rules.loss.series import TAKEN, loss_name, rates
-from rangewatch_server.rules.optimizers import keeps_squares, sampled_gradient
+from rangewatch_server.rules.optimizers import keeps_squares, newest_optimizers, sampled_gradient
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import Array, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy
@@ -148,12 +148,14 @@ def _sizes(evidence: Evidence, low: int, high: int) -> Array:
 
 
 def _wide(evidence: Evidence) -> list[int]:
-    """Gradients of matrices that are no table of embeddings."""
-    entries = evidence.tensors.entries
+    """Gradients of matrices that are no table of embeddings, and that an optimizer has: no rate moves another."""
+    entries, left_out = evidence.tensors.entries, frozenset(newest_optimizers(evidence).left_out)
     return [
         each
         for each in tensors_of(evidence, "grad").tolist()
-        if len(entries[each].shape) > 1 and "Embedding" not in entries[each].module
+        if len(entries[each].shape) > 1
+        and "Embedding" not in entries[each].module
+        and entries[each].fqn not in left_out
     ]
 
 
