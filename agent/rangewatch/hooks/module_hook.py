@@ -214,7 +214,13 @@ class OutputHook:
                 self._observer.note_not_observed(self._fqn, f"{self.kind}: {type(leaf).__name__}, not looked into")
 
     def _read(self, index: int, tensor: Tensor) -> None:
-        slot = self._slots[index] if index < len(self._slots) else self._add_slots(index)
+        if index < len(self._slots):
+            slot = self._slots[index]
+        else:
+            slot = self._add_slots(index)
+            if self.kind == "output" and not self.is_compiled and _is_grad_enabled() and tensor.is_floating_point():
+                graphs = self._observer.graphs
+                graphs[self._fqn] = tensor.requires_grad or graphs.get(self._fqn, False)
         if self._reads_tensor and _graph_task_id() != -1:
             # Inside a backward pass a forward is a checkpoint's recomputation: the same values a second time.
             self._observer.skipped["recompute"] += 1

@@ -303,6 +303,8 @@ class Observer:
         """Modules whose hook had not run when last looked at."""
         self.unreached: dict[str, Hook] = {}
         """The same for parameters and their gradients."""
+        self.graphs: dict[str, bool] = {}
+        """Modules whose first output in training was seen, and whether a backward can go through it."""
         self.sketches: SketchListener | None = None
         self.step_readers: list[StepReader] = [self.gradients]
         """Called where each step begins and ends, in this order."""

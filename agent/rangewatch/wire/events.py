@@ -128,6 +128,8 @@ class Optimizers(Details, frozen=True):
     first parameter, that the decay takes with one update, or adds to it where it is below 0; 0 where it is not far too
     large. `maximizes`: all groups step along their gradients, not against them. `switched`: modules with an attribute
     requires_grad, which torch's have not, of the value `switched_to`, all of whose parameters have the other one.
+    `cut_in`: modules whose output no backward goes through, though it would through that of a module in them that has
+    `unreached` ones.
     """
 
     KIND = "optimizers"
@@ -154,6 +156,7 @@ class Optimizers(Details, frozen=True):
     maximizes: bool = False
     switched: tuple[str, ...] = ()
     switched_to: bool = False
+    cut_in: tuple[str, ...] = ()
 
 
 class UntiedWeights(Details, frozen=True):
@@ -419,7 +422,7 @@ class LossFunction(Details, frozen=True):
     "Relu"; of an nll that no log_softmax comes before "Probabilities", or "Raw" where it is a layer's own output.
     `is_negated`: the loss is minus it, in each of many backwards. `op` "mse" is a mean of squared differences, or of
     huber_loss and the like: it has no classes, and `target_rms`, the root mean square of a sample of the targets in
-    host memory. "kl" is kl_div.
+    host memory. "kl" is kl_div, and "ctc" ctc_loss, both only where what is `given` is no log-probability.
     """
 
     KIND = "loss_function"

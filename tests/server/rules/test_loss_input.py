@@ -26,6 +26,7 @@ FLAT, FALLS = np.full(STEPS, 2.3), np.linspace(2.3, 0.1, STEPS)
         (LossFunction("nll", 10, "Probabilities"), -FLAT, "warning"),
         (LossFunction("nll", 10, is_negated=True), -FLAT, "warning"),
         (LossFunction("bce", 2, is_negated=True), -FLAT, "info"),
+        (LossFunction("ctc", given="Probabilities"), -FALLS, "warning"),
         (LossFunction("nll", 10), FLAT, None),
         (LossFunction("mse", target_rms=3.0), FLAT, None),
     ],

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rangewatch.wire import events
+from rangewatch.wire.events import LossFunction
 from rangewatch_server.rules.setup import sorted_classes
 from tests.server.rules.conftest import Recording, tensor
 
@@ -54,6 +56,27 @@ def test_since_the_first_step_and_no_longer(recording: Recording) -> None:
 )
 def test_others(recording: Recording, share: Any, classes: Any) -> None:
     assert found(recording, share, classes) == ()
+
+
+@pytest.mark.parametrize(
+    ("classes", "kinds", "loss", "count"),
+    [
+        (AT // 20, 8, np.where(AT < 20, 0.01, 5.0), 1),
+        (AT // 20, 2, np.where(AT < 20, 0.01, 5.0), 0),  # one of two is seldom, or is what was made
+        (AT // 20, 8, 1.0, 0),  # nothing jumps with it
+        (AT // 8, 8, np.where(AT < 8, 0.01, 5.0), 0),  # may be drawn
+    ],
+    ids=["a jump with the second class", "of two classes", "no jump", "one reading"],
+)
+def test_the_first_change_of_class_with_a_jump(
+    recording: Recording, classes: Any, kinds: int, loss: Any, count: int
+) -> None:
+    read = np.where(AT % 8 == 0, 1.0, np.nan)
+    said = [events.event(LossFunction("nll", kinds), 1, 0)]
+    series = {"loss": loss * np.ones(STEPS), "target_share": read, "target_class": classes * read}
+    recording.write(MODEL, STEPS, series=series, events=said)
+    findings = recording.diagnose(sorted_classes.RULE, stop=25).findings
+    assert [(each.step, each.severity) for each in findings] == [(0, "warning")] * count
 
 
 def test_drawn_classes_are_hardly_ever_ordered() -> None:

@@ -252,6 +252,20 @@ def test_a_target_in_the_middle_of_the_model_is_a_copy(recording: Recording, nam
     assert [each.severity for each in found] == [severity]
 
 
+@pytest.mark.parametrize(("reached", "severity"), [("listener.net.0", "info"), ("listener.0", "warning")])
+def test_a_module_that_cuts_the_graph(recording: Recording, reached: str, severity: str) -> None:
+    """A copy of what is trained is cut off on purpose."""
+    layers = [tensor(f"{reached}.{each}", "grad", at, "float32") for at, each in enumerate(("weight", "bias"))]
+    known = events.Optimizers(
+        ("Adam",), unreached=("song.net.0.weight", "song.net.0.bias"), unreached_count=2, trainable_count=40,
+        cut_in=("song",),
+    )  # fmt: skip
+    recording.write(layers, 100, events=[events.event(known, 1, 1)])
+    (found,) = [each for each in recording.diagnose(RULE).findings if each.subject == "no_gradient"]
+    assert (found.severity, found.tensor) == (severity, "song.net.0.weight")
+    assert ("cut in the forward of song" in " ".join(found.evidence)) == (severity == "warning")
+
+
 def copied(until: int, steps: int = 200) -> np.ndarray:
     return np.where(np.arange(steps) < until, 1e-3, 0.0)
 

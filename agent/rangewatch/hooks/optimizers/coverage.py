@@ -156,9 +156,26 @@ class OptimizerCoverage(StepReader):
             second_beta=moving[1],
             switched=switched,
             switched_to=switched_to,
+            cut_in=_cut_in(unreached, self._observer.graphs),
             decay_part=part if _is_reported(part) else 0.0,
             decay_of=next((fqn for fqn, each in named if id(each) == decayed), "") if _is_reported(part) else "",
         )
+
+
+def _cut_in(unreached: Sequence[str], graphs: Mapping[str, bool]) -> tuple[str, ...]:
+    """The innermost module around each of these parameters that gives what has no graph, where a module in it that is
+    around the parameter too gives what has one: the graph is cut between them, in the code of the outer one."""
+    found: dict[str, None] = {}
+    for fqn in unreached:
+        module, has_graph = fqn.rpartition(".")[0], False
+        while module:
+            known = graphs.get(module)
+            if known is False and has_graph:
+                found[module] = None
+                break
+            has_graph = has_graph or known is True
+            module = module.rpartition(".")[0]
+    return tuple(found)[: limits.ACCOUNT_NAMES]
 
 
 def _switched(

@@ -88,7 +88,7 @@ def loss_function(root: Any) -> LossFunction | None:
     is_negated, root = _without_sign(root)
     node = loss_node(root)
     if node is None:
-        return _of_squares(root) or _of_probabilities(root)
+        return _of_squares(root) or _of_probabilities(root) or _of_ctc(root)
     given, is_mean = _given(node), node._saved_reduction == _MEAN
     if not node_name(node).startswith("NllLoss"):
         return LossFunction("bce", 2, given, is_negated) if is_mean else None
@@ -136,6 +136,21 @@ def _of_probabilities(root: Any) -> LossFunction | None:
     made = next(each for each in operands if each is not None)
     made = _before(made) if _PASSED.fullmatch(node_name(made)) else made
     return LossFunction("kl", given="Probabilities") if _name(made) in ("Softmax", "Sigmoid") else None
+
+
+def _of_ctc(root: Any) -> LossFunction | None:
+    """Of `ctc_loss`, which takes log-probabilities, where it is given probabilities or a layer's own output."""
+    node = root
+    for _ in range(_DEPTH):
+        if node is None or not _SUMMED.fullmatch(node_name(node)):
+            break
+        before = [each for each, _ in node.next_functions if each is not None]
+        node = before[0] if len(before) == 1 else None
+    if _name(node) not in ("CtcLoss", "CudnnCtcLoss"):
+        return None
+    made = _name(_before(node))
+    given = "Probabilities" if made in ("Softmax", "Sigmoid") else "Raw" if made in _LINEAR else ""
+    return LossFunction("ctc", given=given) if given else None
 
 
 _SUMMED = re.compile(r"(Sum|Mean|Mul|Div|ToCopy|To|Squeeze|View|Reshape)Backward\d*")

@@ -130,7 +130,7 @@ def _maximised(rank: int, step: int, known: LossFunction) -> Finding:
     )  # fmt: skip
 
 
-_LOSSES = {"nll": "a cross entropy", "bce": "a binary cross entropy", "kl": "a divergence"}
+_LOSSES = {"nll": "a cross entropy", "bce": "a binary cross entropy", "kl": "a divergence", "ctc": "ctc_loss"}
 
 
 def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Finding:
@@ -143,6 +143,15 @@ def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Fin
             "kl_div is given probabilities, and not their logarithm",
             "kl_div takes log-probabilities as its first argument and probabilities as its second. Of probabilities it "
             "is no divergence: its gradient is as large wherever a target is, whatever the model gives.",
+        )
+    elif known.op == "ctc":
+        taken = "log-probabilities: what log_softmax makes of the logits, over the classes"
+        code = "loss = torch.nn.functional.ctc_loss(logits.log_softmax(-1), targets, input_lengths, target_lengths)"
+        what = "a layer's own output" if known.given == "Raw" else "probabilities"
+        does = (
+            f"ctc_loss is given {what}, and not log-probabilities",
+            "ctc_loss adds up exp() of what it is given along every way to spell a target. Of anything but "
+            "log-probabilities the sum is no probability: the loss falls below 0, and little is learned.",
         )
     elif known.given in ("Raw", "Probabilities"):
         taken = "log-probabilities, as log_softmax makes them; or logits to cross_entropy, which makes them itself"
@@ -175,7 +184,9 @@ def _given(evidence: Evidence, rank: int, step: int, known: LossFunction) -> Fin
         )
     medians = first_and_last(evidence, FEW)
     learns = medians is not None and 0 < medians[1] < FALLEN * medians[0]
-    is_info = known.given == "Relu" or (learns and known.op != "kl" and known.given not in ("Raw", "Probabilities"))
+    is_info = known.given == "Relu" or (
+        learns and known.op not in ("kl", "ctc") and known.given not in ("Raw", "Probabilities")
+    )
     return Finding(
         severity="info" if is_info else "warning", rank=rank, step=step, subject="given",
         summary=f"{place(step, rank)}: {does[0]}.",
@@ -193,12 +204,12 @@ RULE = Rule(
     name="loss_input",
     title="The loss is given what it does not take",
     severity="warning",
-    explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss or kl_div what is no "
-    "log-probability, or the loss is minus a cross entropy, or an optimizer maximises it; or a loss of any kind falls "
-    "below 0 without bound. All is finite, and the training learns little, or nothing, "
-    "or the opposite. Read from the graph of the first losses, where they are torch's own functions with a mean over "
-    "all targets. Info: a ReLU before it, a loss that has more than halved all the same, and minus a binary cross "
-    "entropy, as generators have.",
+    explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss, kl_div or ctc_loss "
+    "what is no log-probability, or the loss is minus a cross entropy, or an optimizer maximises it; or a loss of any "
+    "kind falls below 0 without bound. All is finite, and the training learns little, or nothing, or the opposite. Read "
+    "from the graph of the first losses, where they are torch's own functions with a mean over all targets. Info: a "
+    "ReLU before it, a loss that has more than halved all the same, and minus a binary cross entropy, as generators "
+    "have.",
     check=check,
     explains=(
         "loss_plateau", "vanishing_gradient", "exploding_gradient", "loss_spike", "initial_loss", "headroom_trend",

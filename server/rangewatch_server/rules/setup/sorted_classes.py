@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import SERIES_PART
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.loss.series import loss_name
 from rangewatch_server.rules.phrases import place
 from rangewatch_server.rules.recent import only_rank
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
@@ -53,8 +55,32 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     shares, classes = (evidence.series(name, low, evidence.whole_stop) for name in (SHARE, CLASS))
     at = np.flatnonzero(np.isfinite(shares) & np.isfinite(classes))
     spell = _first_spell(low + at, shares[at], classes[at])
+    if spell is None and low == evidence.start and _jumps(evidence, at, shares[at], classes[at]):
+        spell = Spell(int(low + at[0]), int(low + at[-1]), len(at), 2, None, is_over=False)
     if spell is not None and _is_of_all_ranks(evidence, spell):
         yield _finding(evidence, spell)
+
+
+ONE_CLASS, TIMES, KINDS = 3, 4.0, 3
+"""Readings, from the first on, that are of one class before the first of another, at which the loss jumps to so many
+times what it was in those: of so many classes at the least it is not the seldom one of two, nor what is real and what
+is made."""
+
+
+def _jumps(evidence: Evidence, at: np.ndarray, shares: np.ndarray, classes: np.ndarray) -> bool:
+    """Whether every batch has been of one class since the first, the same in several readings, and the loss jumped
+    where that changed for the first time: the rest of such an order need not be waited for."""
+    changes = np.flatnonzero(classes != classes[:1])
+    name, known = loss_name(evidence), next((each for _, each in evidence.details(LossFunction)), None)
+    if not len(changes) or changes[0] < ONE_CLASS or (shares < 1.0).any() or name is None:
+        return False
+    if known is None or known.op != "nll" or known.classes < KINDS:
+        return False
+    last, first = (evidence.start + int(at[each]) for each in (changes[0] - 1, changes[0]))
+    before = evidence.series(name, last - int(at[1] - at[0]), last + 1)
+    since = evidence.series(name, last + 1, first + 1)
+    before, since = before[np.isfinite(before)], since[np.isfinite(since)]
+    return len(before) > 0 and len(since) > 0 and bool(since.max() >= TIMES * np.median(before) > 0)
 
 
 def _is_of_all_ranks(evidence: Evidence, spell: Spell) -> bool:
@@ -148,7 +174,8 @@ RULE = Rule(
     "with the next, batch norms keep the statistics of one class, and what was learned before is forgotten. Known by "
     "the targets that a cross entropy (`nll_loss`) keeps for its backward, at each eighth step, of batches of 8 rows "
     "or more; three classes at least, the same ones on all ranks, in an order that classes which are drawn at random "
-    "hardly ever have. Info once batches are mixed again.",
+    "hardly ever have; or, where all have been so since the first step, as soon as the loss jumps with the first other "
+    "class. Info once batches are mixed again.",
     check=check,
     explains=("loss_spike", "short_spike", "loss_stuck", "learning_lost", "dead_activation", "exploding_gradient"),
 )

@@ -601,16 +601,19 @@ def _is_behind_its_like(left_out: Sequence[str], with_gradient: Collection[str])
 
 def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding:
     """A warning where it is most of what the optimizers have, or a third of it whose modules are called before all that
-    are reached, or what a module begins with that ends with reached ones: a few belong to layers that are not in use,
-    and a head may be called for nothing."""
+    are reached, or what a module begins with that ends with reached ones, or a module cuts the graph behind them: a few
+    belong to layers that are not in use, and a head may be called for nothing."""
     are_called = _are_before_others(evidence, optimizers.unreached)
-    cut = _cut_off_inside(evidence, optimizers.unreached)
+    cut_in = next((each for each in optimizers.cut_in if not _is_copied(evidence, each, optimizers.unreached)), "")
+    cut = None if cut_in else _cut_off_inside(evidence, optimizers.unreached)
     count = optimizers.unreached_count
     first = optimizers.unreached[0] if cut is None else cut.first
+    if cut_in:
+        first = next((each for each in optimizers.unreached if each.startswith(f"{cut_in}.")), first)
     held = optimizers.trainable_count - optimizers.left_out_count
     which = f"parameters {first} and {count - 1} more" if count > 1 else f"parameter {first}"
     return Finding(
-        severity="warning" if cut is not None or (3 if are_called else 2) * count >= held else "info",
+        severity="warning" if cut_in or cut is not None or (3 if are_called else 2) * count >= held else "info",
         rank=event.rank, step=event.step, tensor=first, kind="weight", subject="no_gradient",
         summary=f"{place(event.step, event.rank)}: no backward has reached the {which}, which the optimizer "
         "has.",
@@ -625,6 +628,14 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
                 * are_called
             ),
             *(
+                [
+                    f"The graph is cut in the forward of {cut_in}: what a module in it gives has a graph, and its own "
+                    "output has none, as after detach(), .data, .item(), numpy() or a tensor made anew of numbers."
+                ]
+                if cut_in
+                else []
+            ),
+            *(
                 []
                 if cut is None or are_called
                 else [
@@ -636,7 +647,11 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
         ),
         remedy=(
             Remedy(
-                "See whether its module is called, and whether its output is detached, unused or made under no_grad.",
+                f"Keep the forward of {cut_in} in torch from its parameters to its output, without detach() or numpy; "
+                "or freeze these parameters, if it is meant."
+                if cut_in
+                else "See whether its module is called, and whether its output is detached, unused or made under "
+                "no_grad.",
                 f"print(dict(model.named_parameters())[{first!r}].grad)  # after loss.backward()",
                 "the hook on its gradient has not run once",
             ),
@@ -681,6 +696,15 @@ def _are_copies(inside: str, cut_off: Iterable[str], others: Iterable[str]) -> b
         like.setdefault(child, set()).add(path)
     paths = {each[len(inside) + 1 :].partition(".")[2] for each in cut_off}
     return "" not in paths and any(paths <= known for known in like.values())
+
+
+def _is_copied(evidence: Evidence, inside: str, names: Sequence[str]) -> bool:
+    """Whether another module has parameters of the same names as those of `inside`, and these have gradients: what is a
+    moving average of it is cut off on purpose."""
+    suffixes = [each[len(inside) :] for each in names if each.startswith(f"{inside}.")]
+    reached = {evidence.tensors.entries[int(each)].fqn for each in tensors_of(evidence, "grad")}
+    like = (each.removesuffix(suffixes[0]) for each in reached if suffixes and each.endswith(suffixes[0]))
+    return any(all(f"{other}{suffix}" in reached for suffix in suffixes) for other in like)
 
 
 def _are_before_others(evidence: Evidence, names: Sequence[str]) -> bool:

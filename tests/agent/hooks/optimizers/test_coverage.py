@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -121,6 +122,51 @@ def test_none_is_said_where_all_is_well_but_what_they_are(ingest: IngestDouble) 
     model = nn.Linear(2, 2)
     train(ingest, model, [torch.optim.SGD(model.parameters(), lr=0.1)], 4)
     assert [(each.left_out, each.unreached, each.trainable_count) for each in reported(ingest)] == [((), (), 2)]
+
+
+class Tower(nn.Module):
+    """Gives what `leaves` makes of its net's output."""
+
+    def __init__(self, leaves: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net, self.leaves = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)), leaves
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leaves(self.net(x))
+
+
+class Teacher(nn.Module):
+    """A copy whose outputs are targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+@pytest.mark.parametrize(
+    ("song", "expected"),
+    [
+        (Tower(lambda x: torch.from_numpy(x.detach().numpy() + 1)), ("song",)),
+        (Tower(lambda x: x.detach()), ("song",)),
+        (Tower(lambda x: x), ()),
+        (Teacher(), ()),
+    ],
+    ids=["numpy", "detach", "unused", "a teacher"],
+)
+def test_where_the_graph_is_cut(ingest: IngestDouble, song: nn.Module, expected: tuple[str, ...]) -> None:
+    model = nn.ModuleDict({"listener": nn.Linear(2, 2), "song": song})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with rangewatch.attach(model, optimizer, url=ingest.url):
+        for _ in range(6):
+            x = torch.ones(1, 2)
+            made = model["song"](x)
+            (model["listener"](x) * (made.detach() if not expected else made)).sum().backward()
+            optimizer.step()
+    assert reported(ingest)[-1].unreached and reported(ingest)[-1].cut_in == expected
 
 
 @pytest.mark.parametrize("level", ["grads", "outputs"])

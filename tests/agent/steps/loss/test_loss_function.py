@@ -19,6 +19,12 @@ NAN, KL = float("nan"), LossFunction("kl", given="Probabilities")
 Y = torch.randint(0, 7, (4,))
 
 
+def _spelled(frames: Tensor) -> Tensor:
+    """The loss of a row of 4 frames that says one class."""
+    rows = frames.unsqueeze(0).transpose(0, 1)
+    return F.ctc_loss(rows, torch.tensor([[1]]), torch.tensor([4]), torch.tensor([1]))
+
+
 @pytest.mark.parametrize(
     ("loss", "wanted"),
     [
@@ -52,6 +58,9 @@ Y = torch.randint(0, 7, (4,))
         (lambda x: F.kl_div(x.softmax(-1).view(2, 14), torch.full((2, 14), 1 / 7), reduction="batchmean"), KL),
         (lambda x: F.kl_div(x.log_softmax(-1), torch.full((4, 7), 1 / 7), reduction="batchmean"), None),
         (lambda x: (1.0 - x.softmax(-1)).mean(), None),
+        (lambda x: _spelled(x.softmax(-1)), LossFunction("ctc", given="Probabilities")),
+        (lambda x: _spelled(x @ torch.eye(7)), LossFunction("ctc", given="Raw")),
+        (lambda x: _spelled(x.log_softmax(-1)), None),
         (lambda x: F.mse_loss(x, x.detach() + torch.ones(4, 7, requires_grad=True)), None),
         (lambda x: x.detach().sum(), None),
     ],
