@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rangewatch.wire import events
-from rangewatch.wire.records import Event
+from rangewatch.wire.records import Event, TensorEntry
 from rangewatch_server.rules.updates.unchanged_weights import RULE
 from tests.faults.fault import Job
 from tests.faults.models import CLASSES, FEATURES, cross_entropy, rows
@@ -425,20 +425,22 @@ def test_a_parameter_that_took_the_place_of_another(recording: Recording) -> Non
 
 
 @pytest.mark.parametrize(
-    ("steps", "from_step", "amax", "severity"),
-    [(200, 1_000, 0.1, "warning"), (150, 1_000, 0.1, "info"), (100, 1_000, 0.1, ""), (300, 100, 0.1, ""),
-     (200, 1_000, 0.0, ""), (200, 150, 0.1, "")],
-    ids=["for good", "since the beginning", "not for long yet", "until then", "it gets no gradient", "unfrozen since"],
+    ("steps", "from_step", "amax", "severity", "shape"),
+    [(200, 1_000, 0.1, "warning", (4, 4)), (150, 1_000, 0.1, "info", (4, 4)), (100, 1_000, 0.1, "", (4, 4)),
+     (300, 100, 0.1, "", (4, 4)), (200, 1_000, 0.0, "", (4, 4)), (200, 150, 0.1, "", (4, 4)),
+     (200, 1_000, 0.1, "info", ()), (200, 1_000, 0.1, "info", (1,))],
+    ids=["for good", "since the beginning", "not for long yet", "until then", "it gets no gradient", "unfrozen since",
+         "a scale", "a scale of one element"],
 )  # fmt: skip
 def test_a_group_whose_rate_is_zero(
-    recording: Recording, steps: int, from_step: int, amax: float, severity: str
+    recording: Recording, steps: int, from_step: int, amax: float, severity: str, shape: tuple[int, ...]
 ) -> None:
     at = np.arange(steps)
     is_read = np.isin(at + 1, 2 ** np.arange(12)) | (at == from_step) | (at == from_step - 1)
     rates = [np.where(at < from_step, 0.0, 1e-3), np.full(steps, 3e-3)]
     series = {f"lr_group_{place}": np.where(is_read, rate, np.nan) for place, rate in enumerate(rates)}
     known = [events.event(events.Optimizers(("AdamW",), groups=("body.weight", "head.weight")), 1, 1)]
-    layers = [tensor("body.weight", "grad", 0), tensor("head.weight", "grad", 1)]
+    layers = [TensorEntry("body.weight", "grad", 0, "float32", shape, 0, ""), tensor("head.weight", "grad", 1)]
     columns = {"amax": np.stack([np.full(steps, amax), np.ones(steps)])}
     recording.write(layers, steps, columns, series=series, events=known)
     found = recording.diagnose(RULE).findings

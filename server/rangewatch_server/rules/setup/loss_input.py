@@ -206,9 +206,9 @@ RULE = Rule(
     severity="warning",
     explanation="A cross entropy of logits is given what a softmax or a sigmoid made, nll_loss, kl_div or ctc_loss "
     "what is no log-probability, or the loss is minus a cross entropy, or an optimizer maximises it; or a loss of any "
-    "kind falls below 0 without bound. All is finite, and the training learns little, or nothing, or the opposite. Read "
-    "from the graph of the first losses, where they are torch's own functions with a mean over all targets. Info: a "
-    "ReLU before it, a loss that has more than halved all the same, and minus a binary cross entropy, as generators "
+    "kind falls below 0 without bound. All is finite, and the training learns little, or nothing, or the opposite. "
+    "Read from the graph of the first losses, where they are torch's own functions with a mean over all targets. Info: "
+    "a ReLU before it, a loss that has more than halved all the same, and minus a binary cross entropy, as generators "
     "have.",
     check=check,
     explains=(

@@ -4,6 +4,7 @@ one that is to be unfrozen soon is made so, and looks the same until then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rangewatch_server.numerics.pyramid import level_for
@@ -17,7 +18,8 @@ LASTING = 128
 """Steps for which it must have been so: layers are unfrozen in stages, and a rate may be warmed up from 0."""
 
 FOR_GOOD = 192
-"""Steps after which it is a warning: what is frozen for so long costs its gradients for nothing, meant or not."""
+"""Steps after which it is a warning, but of a single number: what is frozen for so long costs its gradients for
+nothing, meant or not; and a scale or a temperature is frozen so without a thought for that."""
 
 EACH = 2
 """The agent reads the rates of groups at the first step, and after twice as many each time."""
@@ -42,7 +44,7 @@ def idle_group(evidence: Evidence) -> Iterator[Finding]:
         return
     rank = only_rank(evidence)
     yield Finding(
-        severity="warning" if count >= FOR_GOOD else "info",
+        severity="warning" if count >= FOR_GOOD and not _is_scalar(evidence, names[0]) else "info",
         rank=rank, step=start, tensor=names[0], kind="weight", subject="idle_group",
         summary=f"{place(start, rank)}: the learning rate of the parameter group of {names[0]} has been 0 since the "
         "run began: nothing in it is trained, though it gets gradients.",
@@ -70,6 +72,11 @@ def _ever_moved(evidence: Evidence, group: int) -> bool:
     """Whether any reading of its rate is above 0: the agent also reads where a rate of 0 is set to another."""
     level = level_for(evidence.whole_stop - evidence.start, SCAN_COLUMNS)
     return bool((evidence.largest(f"lr_group_{group}", evidence.start, evidence.whole_stop, level) > 0).any())
+
+
+def _is_scalar(evidence: Evidence, name: str) -> bool:
+    entries = (evidence.tensors.entries[each] for each in tensors_of(evidence, "grad").tolist())
+    return any(each.fqn == name and math.prod(each.shape) == 1 for each in entries)
 
 
 def _pushed(evidence: Evidence, name: str) -> float:

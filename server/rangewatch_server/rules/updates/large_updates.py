@@ -25,9 +25,10 @@ SEEN = 64
 LARGE = 0.5
 """Of a weight as it is initialised: an update of that size throws away what it was."""
 
-HIGH, LONG, AT_CHANCE = 0.05, 192, 0.03
+HIGH, LONG, GUESSES, AT_CHANCE = 0.05, 192, 128, 0.03
 """The same where the loss of a classifier stays at what guessing gives: a usual rate is a fifth of that. Steps that
-show it, and how near the loss must be: a model that has collapsed to one answer for all is there.
+show that nothing is learned, or only guesses, and how near the loss must be: a model that has collapsed to one answer
+for all is there.
 """
 
 COLLAPSED = 0.03
@@ -93,10 +94,10 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
 def _is_at_chance(evidence: Evidence, name: str) -> bool:
     """Whether the loss of a classifier has long been that of one that gives each class the same."""
     known = next((each for _, each in evidence.details(LossFunction)), None)
-    if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop < LONG:
+    if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop < GUESSES:
         return False
     chance, stop = float(np.log(known.classes)), evidence.whole_stop
-    for low, high in ((evidence.start + SEEN, evidence.start + 3 * SEEN), (stop - SEEN, stop)):
+    for low, high in ((evidence.start + SEEN, evidence.start + GUESSES), (stop - SEEN, stop)):
         values = evidence.series(name, low, high)
         values = values[np.isfinite(values)]
         if not len(values) or abs(float(np.median(values)) / chance - 1) > AT_CHANCE:
