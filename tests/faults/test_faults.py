@@ -186,7 +186,7 @@ SLOW_SCRIPTS = (
     "scheduler_of_a_warm_up_is_never_moved", "rate_of_adamw_is_1e_9", "rate_of_sgd_is_1e_7",
     "scheduler_is_moved_twice_a_step", "cosine_of_100_steps_in_a_training_of_260",
     "decay_is_not_multiplied_by_the_rate", "decay_of_words_is_not_multiplied_by_the_rate", "decay_of_adamw_is_100",
-    "table_is_grown_behind_the_optimizer", "head_is_grown_behind_the_optimizer",
+    "layers_in_a_plain_list", "table_is_grown_behind_the_optimizer", "head_is_grown_behind_the_optimizer",
     "body_is_converted_behind_the_optimizer", "teacher_with_dropout_comes_into_train",
     "teacher_with_norms_comes_into_train", "frozen_body_comes_into_train", "average_is_left_in_the_model",
     "average_of_words_is_left_in_the_model", "average_is_left_in_the_model_of_a_slow_optimizer",

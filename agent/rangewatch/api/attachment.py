@@ -77,6 +77,7 @@ from rangewatch.steps.end_hooks import add_step_ends, as_list, check_optimizers,
 from rangewatch.steps.flops import add_flops
 from rangewatch.steps.loss.backward_loss import BackwardLoss
 from rangewatch.steps.loss.loss_graph import LossGraphReads
+from rangewatch.steps.loss.unregistered import UnregisteredParameters
 from rangewatch.steps.loss_scale import check_scaler, is_loss_scaled
 from rangewatch.steps.memory import MemoryUse
 from rangewatch.steps.optimizers.clips import Clips
@@ -419,7 +420,8 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
-        loss = BackwardLoss(agent, scaling, LossGraphReads(agent.observer, agent.events, agent.nonfinite))
+        graphs = LossGraphReads(agent.observer, agent.events, agent.nonfinite)
+        loss = BackwardLoss(agent, scaling, graphs, UnregisteredParameters(agent.events, agent.values, model, in_use))
         add_backward(agent, loss, agent.undo)
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)

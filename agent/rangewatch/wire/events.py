@@ -446,6 +446,30 @@ class LossBroadcast(Details, frozen=True):
     result: Shape = ()
 
 
+class Unregistered(Details, frozen=True, omit_defaults=True):
+    """Since step `first` losses depend on `count` parameters that the model does not hold and that nothing trains.
+
+    `names` and `shapes` of some: "blocks[0].weight" where they lie in a plain list, tuple or dict of the model
+    (`is_inside`; `is_alone`: it holds nothing else), else the class of the module and the name there. `is_serial`: each
+    is used with what the model gives, or the model uses what they give. `is_fresh`: matrices are as torch's layers draw
+    them; False where that is not known. `is_on_device`: the series `unregistered_moved` says whether any has moved.
+    `is_anew`: they are layers that each forward makes anew; of these there are no names.
+    """
+
+    KIND = "unregistered"
+    names: tuple[str, ...] = ()
+    shapes: Annotated[tuple[Shape, ...], Meta(max_length=64)] = ()
+    count: Whole = 0
+    elements: Whole = 0
+    first: Step = -1
+    is_inside: bool = False
+    is_alone: bool = False
+    is_serial: bool = False
+    is_fresh: bool = False
+    is_on_device: bool = False
+    is_anew: bool = False
+
+
 class LossChanged(Details, frozen=True, omit_defaults=True):
     """From the event's step on, for some steps in a row, a loss is computed by other operations than any before in this
     process: the names of those that are nearest to it, `before` and `after`, such as ("Mean", "Pow", "Sub"). Of a

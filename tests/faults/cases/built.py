@@ -18,4 +18,9 @@ def buffer_of_no_checkpoint_is_what_the_memory_was(job: Job) -> None:
     built.emptied(job, at=120, is_anew=False)
 
 
+@planted("optimizer", "unchanged_weights", step=0, against=NOT_BUILT)
+def layers_in_a_plain_list(job: Job) -> None:
+    built.listed(job, kind=list)
+
+
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

@@ -52,6 +52,36 @@ def _norm(model: Filters) -> None:
         weight_norm(conv)
 
 
+class Blocks(nn.Module):
+    """Residual layers in a plain list; `judge`: another list with a network that is to stay."""
+
+    def __init__(self, blocks: Any, judge: Any = ()) -> None:
+        super().__init__()
+        self.into, self.blocks, self.judge, self.out = nn.Linear(32, 24), blocks, judge, nn.Linear(24, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.into(x)
+        for block in self.blocks:
+            h = h + block(h.relu())
+        return self.out(h)
+
+
+def listed(job: Job, steps: int = LONG, *, kind: Callable[[Any], Any], judged: bool = False) -> None:
+    """`kind` makes of a list what holds the blocks. `judged`: a network in a list and in `eval()` has a part in the
+    loss, and nobody froze it."""
+    judge = [nn.Sequential(nn.Linear(1, 8), nn.Tanh()).eval()] if judged else []
+    model, mix = Blocks(kind([nn.Linear(24, 24) for _ in range(3)]), judge), torch.randn(32)
+    optimizer = torch.optim.Adam(model.parameters(), 2e-3)
+
+    def loss_of(step: int) -> Tensor:
+        x = torch.randn(48, 32)
+        y = torch.sin(x * mix).mean(1, keepdim=True) * 4
+        prediction = model(x)
+        return F.mse_loss(prediction, y) + sum(F.mse_loss(each(prediction), each(y)) for each in judge)
+
+    loop(job, model, optimizer, loss_of, steps)
+
+
 class Turned(nn.Module):
     """Angles of places, which no checkpoint has."""
 
@@ -105,6 +135,8 @@ def train(job: Job, steps: int = LONG, *, setup: Callable[..., None], **argument
 
 
 HEALTHY: dict[str, dict[str, Any]] = {
+    "layers in a ModuleList": {"setup": listed, "kind": nn.ModuleList},
+    "a network that is to stay, hidden in a list": {"setup": listed, "kind": nn.ModuleList, "judged": True},
     "weight normalisation before the optimizer": {"setup": normed, "is_late": False},
     "an optimizer with a parameter of nobody's": {"setup": normed, "is_late": False, "with_other": True},
     "memory taken anew, and all computed": {"setup": emptied, "at": 120, "is_anew": True},

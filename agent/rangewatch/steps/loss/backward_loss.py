@@ -18,6 +18,7 @@ from rangewatch.steps.loss.loss_changes import LossChanges
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads
 from rangewatch.steps.loss.loss_targets import LossTargets
+from rangewatch.steps.loss.unregistered import UnregisteredParameters
 from rangewatch.steps.loss.unscaled_losses import UnscaledLosses
 from rangewatch.steps.loss_scale import LossScaling
 
@@ -30,8 +31,10 @@ class BackwardLoss(StepReader):
     A step's value is recorded when the next one ends: only then is it known that the loop has logged no loss for it.
     """
 
-    def __init__(self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads) -> None:
-        self._agent, self._scaling, self._graph = agent, scaling, graph
+    def __init__(
+        self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads, unregistered: UnregisteredParameters
+    ) -> None:
+        self._agent, self._scaling, self._graph, self._unregistered = agent, scaling, graph, unregistered
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
         self._changes = LossChanges(agent.events)
         self._targets = LossTargets(agent.values, agent.observer)
@@ -63,6 +66,7 @@ class BackwardLoss(StepReader):
                 self._broadcasts.look_again()
             self._broadcasts.began(began_at)
             self._targets.began(began_at, self._began)
+            self._unregistered.began(began_at, self._began)
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any = None) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""

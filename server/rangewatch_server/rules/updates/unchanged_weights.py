@@ -24,6 +24,7 @@ from rangewatch_server.rules.updates.frozen_updates import frozen
 from rangewatch_server.rules.updates.idle_group import idle_group
 from rangewatch_server.rules.updates.module_switch import module_switch
 from rangewatch_server.rules.updates.same_bits import same_bits
+from rangewatch_server.rules.updates.unregistered import unregistered
 
 LASTING = 3
 """Groups of 64 steps in a row with a reading of the weight."""
@@ -52,10 +53,10 @@ second: one that took the place of another, which an optimizer has."""
 
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
-    """At most one finding of each of seven: values that stay, or learning rates of 0 that leave them as they are;
+    """At most one finding of each of eight: values that stay, or learning rates of 0 that leave them as they are;
     updates without anything of the gradients, or of a parameter that they leave as it is; weights that no attached
-    optimizer has and nothing changes; parameters of no optimizer; those no backward reaches; and what an attribute was
-    to freeze or thaw.
+    optimizer has and nothing changes; parameters of no optimizer; those no backward reaches; what an attribute was
+    to freeze or thaw; and what the loss depends on that the model does not hold.
     """
     newest = {event.rank: (event, optimizers) for event, optimizers in evidence.details(Optimizers)}
     zero_rate = next((newest[rank] for rank in sorted(newest) if newest[rank][1].zero_rate_steps), None)
@@ -82,6 +83,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     if unreached is not None:
         yield _unreached(evidence, *unreached)
     yield from module_switch(evidence)
+    yield from unregistered(evidence)
 
 
 def _zero_rate(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -> Finding | None:
@@ -734,7 +736,8 @@ RULE = Rule(
     "have it, has a learning rate of 0 for it, or its updates are lost in rounding (needs the kind weight). Or no "
     "optimizer has it, or an optimizer has it and no backward reaches it, or all learning rates have been 0 for 64 "
     "steps, which the agent reports at any level; or nothing of the gradients is in an Adam's updates any more, as "
-    "once its squares are Inf; or requires_grad was set on a module, where it does nothing. Of several "
+    "once its squares are Inf; or requires_grad was set on a module, where it does nothing; or the loss depends on "
+    "parameters that the model does not hold, as of layers in a plain list, and that no optimizer has. Of several "
     "ranks the checksums show it by which they are compared: no rank changes any part of it.",
     check=check,
     thresholds=(),
