@@ -158,10 +158,10 @@ class SequenceAxesReads(StepReader, InputListener):
             return
         self._steps += 1
         seen = [each for each in self._modules if each.shape]
-        is_known = bool(self._given and self._compared) and any([self._judge(each) for each in seen])
+        known = [self._judge(each) for each in seen] if self._given and self._compared else []
         for each in seen:
             each.shape = ()
-        self._unknown = 0 if is_known else self._unknown + 1
+        self._unknown = 0 if any(known) else self._unknown + 1
         if self._steps >= MOST_STEPS or self._unknown >= MOST_UNKNOWN:
             self._end()
 
