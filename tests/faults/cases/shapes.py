@@ -39,12 +39,12 @@ def gathered_values_against_a_row_of_targets(job: Job) -> None:
     shapes.values(job, keeps=True)
 
 
-@planted("forward_arithmetic", "sequence_axes", step=0, tensor="rnn", against=NOT_SHAPES)
+@planted("forward_arithmetic", "sequence_axes", place="rnn", step=0, against=NOT_SHAPES)
 def recurrent_net_along_the_batch(job: Job) -> None:
     shapes.waves(job, mixed=True)
 
 
-@planted("forward_arithmetic", "sequence_axes", step=0, tensor="attention", against=NOT_SHAPES)
+@planted("forward_arithmetic", "sequence_axes", place="attention", step=0, against=NOT_SHAPES)
 def attention_along_the_batch_after_a_recurrent_net(job: Job) -> None:
     shapes.waves(job, mixed=True, attends=True)
 
