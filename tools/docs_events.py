@@ -26,6 +26,7 @@ EVENT_WORDS: Mapping[str, str] = {
     "loss_function": "the first loss is a cross entropy, and over how many classes",
     "loss_broadcast": "a loss compares every prediction with every target, by its shapes",
     "unregistered": "the loss depends on parameters that the model does not hold and that nothing trains",
+    "sequence_axes": "a recurrent or attention module runs along the rows of the batch, by its shapes",
     "loss_changed": "a loss is computed by other operations than any before",
     "repeated_order": "a loader that is there to shuffle gave a second pass over its data the order of the first",
     "repeated_random": "torch's random numbers are in the state in which they were some steps before",

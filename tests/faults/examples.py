@@ -33,6 +33,7 @@ from rangewatch.wire.events import (
     SampledWeights,
     ScaledOperand,
     ScaledOperands,
+    SequenceAxes,
     UnscaledLoss,
     UntiedWeights,
     event,
@@ -694,6 +695,11 @@ def broadcast(recording: Recording) -> None:
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
 
 
+def mixed_axes(recording: Recording) -> None:
+    known = SequenceAxes("lstm", "LSTM", False, (48, 40, 32), (48, 40, 2), 48, 4, False, 1, 0)
+    recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=[event(known, 1, 0)])
+
+
 def untied(recording: Recording) -> None:
     events = [event(UntiedWeights(("words.weight", "head.weight")), 1, 60)]
     recording.write(MODEL, STEPS, {"amax": 2 + wave(STEPS, rows=len(MODEL))}, events=events)
@@ -851,6 +857,7 @@ ALL = (
     Example("initial_loss", "Inputs", large_inputs),
     Example("initial_loss", "Targets", large_targets),
     Example("target_broadcast", "", broadcast),
+    Example("sequence_axes", "", mixed_axes),
     Example("untied_weights", "", untied),
     Example("optimizer_settings", "Betas in the wrong order", swapped_betas),
     Example("optimizer_settings", "A momentum of 1 or more", momentum_past_one),

@@ -54,6 +54,7 @@ from rangewatch.hooks.optimizers.state_loads import StateLoads
 from rangewatch.hooks.optimizers.update_samples import UpdateSamples
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
+from rangewatch.hooks.sequence_axes import SequenceAxesReads
 from rangewatch.hooks.tied_parameters import TiedParameters
 from rangewatch.recording.input_scale import InputScale
 from rangewatch.recording.parallel.axes import check_declared
@@ -416,12 +417,14 @@ def _attach(model: nn.Module, optimizers: list[Any], scaler: Any, options: Optio
         in_use = OptimizersInUse(optimizers)
         agent.observer.step_readers.append(in_use)
         reads = _parallel_reads(agent, model, in_use, layout)
-        follow = _add_hooks(agent, model, in_use, selection, layout, reads)
+        axes = SequenceAxesReads(agent.events, agent.of_inputs)
+        follow = _add_hooks(agent, model, in_use, selection, layout, reads, axes)
         sums = None if reads is None else reads.sums
         forward.begin_step(agent.step)
         boundary, scaling = add_step_ends(agent, optimizers, scaler, agent.undo, options.step_ends)
         graphs = LossGraphReads(agent.observer, agent.events, agent.nonfinite)
-        loss = BackwardLoss(agent, scaling, graphs, UnregisteredParameters(agent.events, agent.values, model, in_use))
+        unregistered = UnregisteredParameters(agent.events, agent.values, model, in_use)
+        loss = BackwardLoss(agent, scaling, graphs, unregistered, axes)
         add_backward(agent, loss, agent.undo)
         agent.observer.step_readers.append(loss)
         agent.at_end.append(loss.flush)
@@ -550,6 +553,7 @@ def _add_hooks(
     selection: Selection,
     layout: Layout,
     parallel: ParallelReads | None,
+    axes: SequenceAxesReads,
 ) -> Callable[[Any], None]:
     """Returns what adds those of an optimizer that comes later."""
     observer, recording, options = agent.observer, agent.recording, agent.options
@@ -560,7 +564,9 @@ def _add_hooks(
         observer, agent.events, agent.guard, selection, recording, agent.fqns, agent.scale_schedule, options
     )
     agent.undo.callback(scales.remove)
-    hooks = agent.hooks = ModelHooks(observer, agent.guard, model, selection, recording, agent.fqns, routers, scales)
+    hooks = agent.hooks = ModelHooks(
+        observer, agent.guard, model, selection, recording, agent.fqns, routers, scales, axes
+    )
     agent.undo.callback(hooks.remove)
     agent.guard.run("scales", lambda: scales.find(clean_modules(model)))
     agent.undo.callback(AttentionLogits(observer, agent.guard, selection, recording, agent.fqns).remove)
@@ -571,6 +577,8 @@ def _add_hooks(
         observer, model, selection, recording, Cadence(recording, options.start_step, options.moment_every)
     )
     routers.begin_step(agent.step)
+    axes.begin_step(agent.step)
+    observer.step_readers.append(axes)
     finite = FiniteWeights(model, agent.nonfinite, agent.values)
     observer.step_readers += [weights, updates, moments, routers, scales, hooks, finite]
     weights.begin_step(agent.step)

@@ -33,6 +33,7 @@ from rangewatch.hooks.module_hook import OutputHook
 from rangewatch.hooks.parameter_hooks import ParameterHooks
 from rangewatch.hooks.routers import RouterHooks
 from rangewatch.hooks.scales.model_scales import ModelScales
+from rangewatch.hooks.sequence_axes import SequenceAxesReads
 from rangewatch.hooks.watched_values import WatchedValues
 from rangewatch.recording.eager import run_eagerly
 from rangewatch.recording.level import Recording, TimedHook
@@ -143,10 +144,10 @@ class ModelHooks(StepReader):
 
     def __init__(
         self, observer: Observer, guard: Guard, model: nn.Module, selection: Selection, recording: Recording,
-        fqns: WeakKeyDictionary[nn.Module, str], routers: RouterHooks, scales: ModelScales,
+        fqns: WeakKeyDictionary[nn.Module, str], routers: RouterHooks, scales: ModelScales, axes: SequenceAxesReads,
     ) -> None:  # fmt: skip
         self._observer, self._guard, self._model, self._selection = observer, guard, ref(model), selection
-        self._routers, self._scales = routers, scales
+        self._routers, self._scales, self._axes = routers, scales, axes
         self._recording, self.fqns = recording, fqns
         self._outputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
         self._inputs: dict[nn.Module, OutputHook] | Any = WeakKeyDictionary()
@@ -231,6 +232,7 @@ class ModelHooks(StepReader):
             self._outputs[module] = hook = OutputHook(self._observer, self._guard, fqn, module)
             after = (self._routers.of(module), self._scales.of(module))
             hook.after = tuple(each for each in after if each is not None)
+            self._axes.listen(fqn, module, hook)
             self._undo.append(add(module, self._reads(fqn, hook)))
             self._ask_whether_called(fqn, module, hook)
         if module not in self._inputs and "input" in kinds and self._can_hook(fqn, module):

@@ -470,6 +470,28 @@ class Unregistered(Details, frozen=True, omit_defaults=True):
     is_anew: bool = False
 
 
+class SequenceAxes(Details, frozen=True):
+    """The module `fqn` of class `name`, built with `batch_first`, runs along the rows of the batch: in `steps` steps,
+    the first of them the event's, the dimension of its output `shape` that it takes for the sequence had as many
+    elements as the loss had `rows`, and the other one had not. `given`: the shape of what the model was given.
+    `is_varied`: batches of other sizes were so, too; `alike`: so many modules of its family are so; `right`: so many
+    run along what is not the batch. `steps` 0: it was chance. The newest one stands.
+    """
+
+    KIND = "sequence_axes"
+    IS_WHOLE = True  # a shape without one of its sizes is another shape
+    fqn: str = ""
+    name: str = ""
+    batch_first: bool = False
+    shape: Shape = ()
+    given: Shape = ()
+    rows: Whole = 0
+    steps: Whole = 0
+    is_varied: bool = False
+    alike: Whole = 0
+    right: Whole = 0
+
+
 class LossChanged(Details, frozen=True, omit_defaults=True):
     """From the event's step on, for some steps in a row, a loss is computed by other operations than any before in this
     process: the names of those that are nearest to it, `before` and `after`, such as ("Mean", "Pow", "Sub"). Of a

@@ -1,4 +1,5 @@
-"""Losses that compare every row with every other one, as their tensors have other shapes than was meant."""
+"""Losses that compare every row with every other one, as their tensors have other shapes than was meant, and modules
+that run along the batch."""
 
 from __future__ import annotations
 
@@ -36,6 +37,16 @@ def maps_of_one_channel_against_maps_of_none(job: Job) -> None:
 @planted("forward_arithmetic", "target_broadcast", step=0, against=NOT_SHAPES)
 def gathered_values_against_a_row_of_targets(job: Job) -> None:
     shapes.values(job, keeps=True)
+
+
+@planted("forward_arithmetic", "sequence_axes", place="rnn", step=0, against=NOT_SHAPES)
+def recurrent_net_along_the_batch(job: Job) -> None:
+    shapes.waves(job, mixed=True)
+
+
+@planted("forward_arithmetic", "sequence_axes", place="attention", step=0, against=NOT_SHAPES)
+def attention_along_the_batch_after_a_recurrent_net(job: Job) -> None:
+    shapes.waves(job, mixed=True, attends=True)
 
 
 SCRIPTS: tuple[Fault, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Fault))

@@ -151,6 +151,40 @@ def labels_of_one(job: Job, steps: int = LONG) -> None:
     loop(job, model, optimizer, loss_of, steps)
 
 
+class Waves(nn.Module):
+    """Says of (rows, time, 1) how fast each wave is, by its last place, or by attention from there; `is_mixed`: without
+    batch_first. `between`: rows of the batch attend to each other, too, on purpose."""
+
+    def __init__(self, *, is_mixed: bool, attends: bool = False, between: bool = False) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(1, 16, batch_first=attends or not is_mixed)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=not is_mixed) if attends else None
+        self.between = nn.MultiheadAttention(16, 2) if between else None
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, _ = self.rnn(x)
+        if self.attention is not None:
+            h = h + self.attention(h, h, h, need_weights=False)[0]
+        if self.between is not None:
+            h = h + self.between(h, h, h, need_weights=False)[0]
+        return self.head(h[:, -1])
+
+
+def waves(job: Job, steps: int = LONG, *, mixed: bool = False, attends: bool = False, between: bool = False) -> None:
+    """Batches of 24, and the last of each ten of 10."""
+    model = Waves(is_mixed=mixed, attends=attends, between=between)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+
+    def loss_of(step: int) -> Tensor:
+        rows = 10 if step % 10 == 9 else 24
+        y = torch.randint(0, 3, (rows,))
+        x = torch.sin(torch.linspace(0, 6, 16) * (y[:, None] + 1.0) + torch.rand(rows, 1)) + 0.1 * torch.randn(rows, 16)
+        return F.cross_entropy(model(x[..., None]), y)
+
+    loop(job, model, optimizer, loss_of, steps)
+
+
 def train(
     job: Job, steps: int = LONG, plant: Plant | None = None, *, setup: Callable[..., None], **options: Any
 ) -> None:
@@ -169,6 +203,8 @@ HEALTHY: dict[str, Plan] = {
     "energy distance": {"setup": pairs, "kind": "energy"},
     "contrasts": {"setup": pairs, "kind": "contrasts"},
     "nine quantiles of one number": {"setup": quantiles},
+    "waves": {"setup": waves},
+    "waves, attention between rows too": {"setup": waves, "attends": True, "between": True},
     "one label for all rows": {"setup": labels_of_one},
 }
 """Each looks like one of the faults of `cases.shapes`, and is none."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rangewatch.hooks.sequence_axes import SequenceAxesReads
 from rangewatch.recording.observer import StepReader, is_being_captured, local_part
 from rangewatch.recording.rows.mirror import TENSOR
 from rangewatch.steps.interface import StepRecorder
@@ -17,6 +18,7 @@ from rangewatch.steps.loss.loss_broadcast import LossBroadcasts
 from rangewatch.steps.loss.loss_changes import LossChanges
 from rangewatch.steps.loss.loss_function import LossFunctions
 from rangewatch.steps.loss.loss_graph import LossGraphReads
+from rangewatch.steps.loss.loss_rows import loss_rows
 from rangewatch.steps.loss.loss_targets import LossTargets
 from rangewatch.steps.loss.unregistered import UnregisteredParameters
 from rangewatch.steps.loss.unscaled_losses import UnscaledLosses
@@ -32,9 +34,11 @@ class BackwardLoss(StepReader):
     """
 
     def __init__(
-        self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads, unregistered: UnregisteredParameters
-    ) -> None:
-        self._agent, self._scaling, self._graph, self._unregistered = agent, scaling, graph, unregistered
+        self, agent: StepRecorder, scaling: LossScaling, graph: LossGraphReads, unregistered: UnregisteredParameters,
+        axes: SequenceAxesReads,
+    ) -> None:  # fmt: skip
+        self._agent, self._scaling, self._graph = agent, scaling, graph
+        self._unregistered, self._axes = unregistered, axes
         self._functions, self._broadcasts = LossFunctions(agent.events), LossBroadcasts(agent.events)
         self._changes = LossChanges(agent.events)
         self._targets = LossTargets(agent.values, agent.observer)
@@ -67,6 +71,8 @@ class BackwardLoss(StepReader):
             self._broadcasts.began(began_at)
             self._targets.began(began_at, self._began)
             self._unregistered.began(began_at, self._began)
+            if self._axes.is_due and isinstance(began_at, Tensor):
+                self._axes.compared(loss_rows(began_at.grad_fn))
 
     def after(self, args: tuple[Any, ...], kwargs: dict[str, Any], returned: Any = None) -> None:
         """It has returned. The value is read where it is, and no device is waited for."""
