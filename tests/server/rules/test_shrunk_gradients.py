@@ -9,6 +9,7 @@ import pytest
 
 from rangewatch.wire import events
 from rangewatch.wire.events import Optimizers, SampledWeights
+from rangewatch.wire.records import TensorEntry
 from rangewatch_server.rules.gradients.changed_gradients import RULE
 from tests.server.rules.conftest import Recording, tensor
 
@@ -144,3 +145,61 @@ def test_divided_by_the_loss_scale_twice_since_the_first_step(
     found = recording.diagnose(RULE).findings
     expected = [(0, severity, "loss_scale")] * bool(severity)
     assert [(each.step, each.severity, each.facts["cause_class"]) for each in found] == expected
+
+
+LAYERS = ("a", "b", "c")
+
+
+def layered(recording: Recording, parts: Any, given: Any, *, name: str = "SGD", scale: Any = SCALE) -> list[Any]:
+    """Three linear layers of 64 rows: the largest gradient of each one's parameters is `parts` times the largest that
+    reaches its output, which is scaled; the optimizer is given `given` times what the backward left of the first."""
+    kinds = ("grad_output", "grad", "grad")
+    names = ("", ".weight", ".bias")
+    table = [
+        TensorEntry(f"{fqn}{names[at]}", kinds[at], 0, "float32", (64, 8) if not at else (8, 8), 3 * place + at,
+                    "Linear" if not at else "Parameter")
+        for place, fqn in enumerate(LAYERS) for at in range(3)
+    ]  # fmt: skip
+    scales = np.broadcast_to(scale, STEPS) * 1.0
+    reaching = 0.1 * scales * BATCHES
+    parts = np.broadcast_to(parts, (3, STEPS))
+    amax = np.concatenate([[reaching, 0.3 * each * reaching, each * reaching] for each in parts])
+    series = {"loss": 1.0, "lr": 0.1, "sampled_gradient": given * amax[2] / scales, "loss_scale": scales}
+    recording.write(
+        table, STEPS, {"amax": amax}, loss_scaled=True, series=series,
+        events=[events.event(Optimizers((name,)), 1, 2), events.event(SampledWeights(("a.bias",), True), 1, 2)],
+    )  # fmt: skip
+    return list(recording.diagnose(RULE).findings)
+
+
+RISES = np.where(np.arange(STEPS) < 30, SCALE, 2 * SCALE)
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "more", "severities"),
+    [
+        (20 / SCALE, 1.0, {}, ["warning"]),
+        (20 / SCALE, 0.2, {}, ["warning"]),
+        (20 / RISES, 1.0, {"scale": RISES}, ["warning"]),
+        (20 / SCALE, 1.0, {"name": "Adam"}, ["info"]),
+        (1e-3 / SCALE, 1.0, {}, []),
+        (20.0, 1.0, {}, []),
+        (0.3, 1.0, {}, []),
+        ([[20 / SCALE], [20 / SCALE], [0.3]], 1.0, {}, []),
+        (20 / SCALE, SCALE, {}, []),
+        (20 / 64, 1.0, {"scale": 64.0}, []),
+        (np.where(np.arange(STEPS) < 20, 1.0, 20 / SCALE), 1.0, {}, []),
+    ],
+    ids=["in hooks and by the scaler", "and clipped", "whatever the scale is", "Adam makes up for it",
+         "by another number", "as usual", "rows that cancel", "one layer has its own", "stepped without the scaler",
+         "a scale that shows nothing", "of late"],
+)  # fmt: skip
+def test_divided_before_they_are_there(
+    recording: Recording, parts: Any, given: Any, more: dict[str, Any], severities: list[str]
+) -> None:
+    """By a hook of the parameter itself, which the backward calls before anything else sees the gradient."""
+    found = layered(recording, parts, given, **more)
+    assert [(each.step, each.severity, each.facts["cause_class"]) for each in found] == [
+        (0, each, "loss_scale") for each in severities
+    ]
+    assert all("hook" in each.remedy[0].text for each in found)

@@ -15,6 +15,7 @@ from rangewatch_server.numerics.pyramid import FANOUT, RANGES, SERIES_PART, leve
 from rangewatch_server.rules.evidence import SCAN_COLUMNS, Evidence
 from rangewatch_server.rules.gradients.last_update import last_update
 from rangewatch_server.rules.gradients.shrunk_gradients import shrunk
+from rangewatch_server.rules.gradients.unscaled_in_hooks import unscaled_in_hooks
 from rangewatch_server.rules.loss.series import NORMS, TAKEN, loss_name
 from rangewatch_server.rules.loss.spike.bands import loss_left
 from rangewatch_server.rules.optimizers import sampled_gradient
@@ -70,8 +71,14 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding of each: the first step at which they are far larger, updates that are far smaller, and a
     last update that nothing comes after."""
     yield from _grown(evidence, limits["factor"])
-    yield from shrunk(evidence)
+    yield from _shrunk(evidence)
     yield from last_update(evidence)
+
+
+def _shrunk(evidence: Evidence) -> Iterator[Finding]:
+    found = next(shrunk(evidence), None) or unscaled_in_hooks(evidence)
+    if found is not None:
+        yield found
 
 
 def _grown(evidence: Evidence, factor: float) -> Iterator[Finding]:
@@ -296,8 +303,9 @@ RULE = Rule(
     "backwards made. The reduction over ranks, a communication hook or code of the loop changed them; the clip then "
     "hides it, since all updates are of one size after it. Or what the optimizer was given of one small parameter "
     "jumped so. Or the optimizer is given a thousandth of what the backward made, as where gradients are divided by "
-    "the loss scale twice; or, with the newest update, NaN or Inf. The norm is that of torch's own "
-    "clip_grad_norm_ (torch 2.6 or newer), or one logged as grad_norm; all of it needs the kind `grad`.",
+    "the loss scale twice, be it by a hook in the backward and by the scaler; or, with the newest update, NaN or Inf. "
+    "The norm is that of torch's own clip_grad_norm_ (torch 2.6 or newer), or one logged as grad_norm; all of it needs "
+    "the kind `grad`.",
     check=check,
     thresholds=(Threshold("factor", 16.0, "times its usual height", "How far the norm must jump."),),
     explains=(

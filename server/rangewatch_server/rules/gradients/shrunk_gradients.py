@@ -48,11 +48,11 @@ SCALED = 8.0
 """How far from one over the loss scale what is left may be that was divided by it."""
 
 
-_LEAVE_IT = (
+LEAVE_IT = (
     "Leave the division by the loss scale to scaler.unscale_(optimizer), once a step: scaler.step() then does not "
     "divide again."
 )
-_UNSCALE = (
+UNSCALE = (
     "scaler.scale(loss).backward()\n"
     "scaler.unscale_(optimizer)  # norms that are read from here on are true\n"
     "scaler.step(optimizer)\n"
@@ -100,7 +100,7 @@ def shrunk(evidence: Evidence) -> Iterator[Finding]:
 def given_less(evidence: Evidence) -> Finding | None:
     """By what the optimizer was given of one gradient, be it of any class, beside what the backward made of it. Info
     where updates are as large as before: one that divides by squares makes up for it."""
-    known = _given(evidence, max(evidence.start, evidence.whole_stop - STEPS), evidence.whole_stop)
+    known = what_is_given(evidence, max(evidence.start, evidence.whole_stop - STEPS), evidence.whole_stop)
     if known is None:
         return None
     low, at, part, unscaled, scale, name = known
@@ -115,7 +115,7 @@ def given_less(evidence: Evidence) -> Finding | None:
     return _finding(evidence, since, fell, scale, name, twice=twice, is_given=True)
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """What the optimizer was given of one gradient, as part of what the backward made of it, at the steps `low` + `at`;
     what that was without the loss scale, and the scale, at each step from `low` on; and the gradient's name."""
 
@@ -127,7 +127,7 @@ class _Given(NamedTuple):
     name: str
 
 
-def _given(evidence: Evidence, low: int, stop: int) -> _Given | None:
+def what_is_given(evidence: Evidence, low: int, stop: int) -> Given | None:
     """Of the steps [low, stop); None where too little is known."""
     sampled = sampled_gradient(evidence)
     if sampled is None or not evidence.has_series(TAKEN) or stop - low < 2 * LASTING:
@@ -141,14 +141,14 @@ def _given(evidence: Evidence, low: int, stop: int) -> _Given | None:
         unscaled = gradient / scale
         part = evidence.largest(TAKEN, low, stop) / unscaled
     at = np.flatnonzero(np.isfinite(part) & (part > 0))
-    return _Given(low, at, part, unscaled, scale, sampled[0]) if len(at) >= 2 * LASTING else None
+    return Given(low, at, part, unscaled, scale, sampled[0]) if len(at) >= 2 * LASTING else None
 
 
 def _always_unscaled_twice(evidence: Evidence) -> Finding | None:
     """Gradients that have been divided by the loss scale once more since the first step: what the optimizer is given is
     one over it of what the backward made, in nearly every step and whatever the scale was."""
     start, stop = evidence.start, min(evidence.start + STEPS, evidence.whole_stop)
-    known = _given(evidence, start, stop) if evidence.is_loss_scaled else None
+    known = what_is_given(evidence, start, stop) if evidence.is_loss_scaled else None
     if known is None:
         return None
     scale = known.scale[known.at]
@@ -173,8 +173,8 @@ def _always_unscaled_twice(evidence: Evidence) -> Finding | None:
         ),
         remedy=(
             Remedy(
-                _LEAVE_IT,
-                _UNSCALE,
+                LEAVE_IT,
+                UNSCALE,
                 "what the optimizer is given is one over the loss scale of what the backward makes",
             ),
         ),
@@ -254,12 +254,12 @@ def _finding(
         ),
         remedy=(
             Remedy(
-                _LEAVE_IT if is_scale
+                LEAVE_IT if is_scale
                 else f"Divide by the loss scale, {twice:.6g}, once: look for the second place between loss.backward() "
                 "and optimizer.step() that does, such as a function that unscales and clips. Or leave it to "
                 "torch.amp.GradScaler." if twice
                 else "Look for what writes to .grad between loss.backward() and optimizer.step().",
-                _UNSCALE if is_scale else "",
+                UNSCALE if is_scale else "",
                 f"{'what the optimizer was given' if is_given else 'updates'} fell against the gradients that the "
                 "backward made",
             ),
