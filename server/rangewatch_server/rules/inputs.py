@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rangewatch_server.rules.evidence import Evidence
+from rangewatch_server.rules.recent import tensors_of
 from rangewatch_server.rules.rule import Remedy
 
 INPUTS = ("input_rms", "input_rms_1", "input_rms_2")
@@ -47,6 +48,14 @@ def input_growth(evidence: Evidence, start: int, stop: int) -> float:
         if len(values) >= 2 * few:
             grown.append(float(np.log2(np.median(values[-few:]) / np.median(values[:few]))))
     return max(grown)
+
+
+def normalises_first(evidence: Evidence) -> bool:
+    """Whether the first output in call order is a normalisation's: what the model is given is of no size then."""
+    entries, outputs = evidence.tensors.entries, tensors_of(evidence, "output")
+    if not len(outputs):
+        return False
+    return "Norm" in entries[int(outputs[np.argmin(evidence.tensors.position[outputs])])].module
 
 
 def normalise(because: str = "a sample of the inputs of the first steps", more: str = "bytes by 255") -> Remedy:

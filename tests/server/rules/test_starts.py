@@ -152,6 +152,48 @@ def test_squares_of_inputs_that_were_not_normalised(recording: Recording, given:
     assert [(each.severity, each.facts["cause_class"]) for each in found] == [("warning", "data")] * count
 
 
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({}, 1), ({"factor": 0.5}, 1), ({"op": "mse"}, 1), ({"size": 2.0}, 0), ({"last": 2.0}, 0), ({"near": 1.4}, 0),
+        ({"near_last": 1.4}, 0), ({"first": 25.0, "last": 20.0}, 0), ({"module": "BatchNorm1d"}, 0),
+        ({"inner": 3.0}, 0), ({"gain": 40.0}, 0), ({"begins": 1_000}, 0), ({"steps": 100}, 0),
+    ],
+    ids=["far from targets", "half of squares", "by mse_loss", "usual inputs", "learned", "another loss",
+         "targets are in sight", "small", "normalised by a norm", "normalised by code", "weights are too large",
+         "from a checkpoint", "too early to say"],
+)  # fmt: skip
+def test_squares_by_hand_of_inputs_that_were_not_normalised(
+    recording: Recording, given: dict[str, Any], count: int
+) -> None:
+    """As hertz: the loss is of no known function, and what the model gives is as large as its root, at first and now:
+    its targets are nothing beside that."""
+    usual = {"size": 1.5e9, "first": 1.4e8, "last": 70.0, "factor": 1.0, "near": 1.0, "near_last": 1.0, "op": "",
+             "module": "Linear", "inner": 2e9, "gain": 1.0, "begins": 0, "steps": STEPS}  # fmt: skip
+    known: dict[str, Any] = usual | given
+    steps = known["steps"]
+    outputs = np.geomspace(known["first"], known["last"], steps)
+    near = np.where(np.arange(steps) < 64, known["near"], known["near_last"])
+    loss = known["factor"] * near * outputs**2
+    model = [
+        TensorEntry("in", "output", 0, "float64", (64, 64), 0, known["module"]),
+        TensorEntry("mid", "output", 0, "float64", (64, 64), 1, "Linear"),
+        TensorEntry("out", "output", 0, "float64", (64, 1), 2, "Linear"),
+        TensorEntry("", "output", 0, "float64", (64, 1), 3, "Net"), matrix("in.weight", 4),
+    ]  # fmt: skip
+    is_full = (np.arange(steps) % 100 == 0) * 1.0
+    inner = [np.full(steps, known["inner"] * known["gain"] ** each) for each in range(2)]
+    amax = np.stack([*inner, 2 * outputs, 2 * outputs, np.ones(steps)])
+    squares = np.stack([*[np.ones(steps)] * 3, 32 * outputs**2, np.ones(steps)]) * is_full
+    sent = [events.event(LossFunction(known["op"], target_rms=1.0), 1, 0)] if known["op"] else []
+    recording.write(
+        model, steps, {"amax": amax, "sum_sq": squares, "full_numel": 32 * is_full}, first=known["begins"],
+        series={"loss": loss, "input_rms": known["size"]}, events=sent,
+    )  # fmt: skip
+    found = [each for each in recording.diagnose(INITIAL).findings if each.facts["cause_class"] == "data"]
+    assert [(each.step, each.severity, each.subject) for each in found] == [(0, "warning", "inputs of squares")] * count
+
+
 @pytest.mark.parametrize(("size", "last", "count"), [(2e5, 0.8, 1), (2e5, 0.01, 0), (5.0, 0.8, 0)])
 def test_targets_that_were_not_normalised(recording: Recording, size: float, last: float, count: int) -> None:
     loss = size**2 * np.linspace(1.0, last, STEPS)

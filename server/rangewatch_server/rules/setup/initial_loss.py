@@ -13,11 +13,12 @@ from rangewatch.wire.events import LossFunction
 from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.activations.initial_gain import FACTOR, LINEAR, Gain, gains_of
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise, usual_input
+from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input, normalise, normalises_first, usual_input
 from rangewatch_server.rules.loss.series import first_and_last, loss_name
 from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
+from rangewatch_server.rules.setup.squares_of_outputs import squares_of_outputs
 
 FIRST = 3
 """Steps in which the first loss is looked for."""
@@ -87,6 +88,7 @@ def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
         return
     if known is None:
         yield from _of_any_loss(evidence, name, start)
+        yield from squares_of_outputs(evidence, name, start)
         return
     if known.op == "mse" and 0 < known.target_rms < LARGE_TARGET:
         yield from _of_outputs(evidence, known.target_rms, name, start)
@@ -149,7 +151,7 @@ def _of_inputs_of_squares(evidence: Evidence, target: float, name: str, step: in
     stop = evidence.whole_stop
     known = evidence.series(TARGET_RMS, max(step, stop - FEW), stop) if evidence.has_series(TARGET_RMS) else np.zeros(0)
     largest = float(np.max(np.r_[target, known[np.isfinite(known)]]))  # as those of values that grow
-    if values[0] < BEHIND * max(largest, 1.0) ** 2 or medians[1] < largest**2 or _normalises_first(evidence):
+    if values[0] < BEHIND * max(largest, 1.0) ** 2 or medians[1] < largest**2 or normalises_first(evidence):
         return
     if _own_output(evidence, step) < SEEN_OUTPUT * np.sqrt(values[0]):
         return  # what is logged is not what is trained on
@@ -170,14 +172,6 @@ def _of_inputs_of_squares(evidence: Evidence, target: float, name: str, step: in
         remedy=(normalise("a sample of the inputs of the first steps, and the loss since", "bytes by 127.5, less 1"),),
         facts={"loss": medians[1], "target_rms": target, "input_rms": size, "cause_class": "data"},
     )  # fmt: skip
-
-
-def _normalises_first(evidence: Evidence) -> bool:
-    """Whether the first output in call order is a normalisation's: what the model is given is of no size then."""
-    entries, outputs = evidence.tensors.entries, tensors_of(evidence, "output")
-    if not len(outputs):
-        return False
-    return "Norm" in entries[int(outputs[np.argmin(evidence.tensors.position[outputs])])].module
 
 
 def _of_weights(
@@ -428,7 +422,8 @@ RULE = Rule(
     "on, and spends its first part on shrinking them. Needs a loss that is the mean of torch's cross entropy alone, "
     "and the output of a linear layer or a table right before it, or inputs of more than 30. Of squared differences: "
     "targets of more than 100, and a loss that has hardly fallen, or inputs of more than 30, and one that is no better "
-    "than that of outputs of 0.",
+    "than that of outputs of 0. Of a loss by hand: inputs of more than 30, and a loss that is the mean square of the "
+    "model's own outputs, at first and still, as where targets are nothing beside them.",
     check=check,
     thresholds=(Threshold("factor", 4.0, "times ln(classes)", "From here on a first loss is too high."),),
     explains=("initial_gain",),
