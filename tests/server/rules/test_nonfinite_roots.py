@@ -174,6 +174,28 @@ def test_a_gradient_of_zero_that_is_divided_by_its_norm(recording: Recording) ->
     assert not any("learning rate" in each.text for each in finding.remedy)
 
 
+@pytest.mark.parametrize(
+    ("came_back", "ranks", "is_clip"), [(0.0, 1, True), (0.1, 1, False), (0.0, 2, False)],
+    ids=["nothing came back", "something did", "others may have added theirs"],
+)  # fmt: skip
+def test_a_gradient_of_zero_that_no_backward_accumulates(
+    recording: Recording, came_back: float, ranks: int, is_clip: bool
+) -> None:
+    """As autograd.grad() gives it: no gradient of a parameter is recorded, and what comes back to outputs is."""
+    model = [*MODEL[:3], tensor("up", "grad_output", call_index=3)]
+    given = facts("up.weight", nan=32)
+    sgd = {"class": "SGD", "parameter": "up.weight", "lr": 0.02, "gradient": given, "state": []}
+    event = seen(model[UP], weights=(facts("up.weight", nan=32),), optimizer=sgd)
+    amax = np.where((np.arange(4)[:, None] == 3) & (np.arange(STEPS) == BAD - 1), came_back, 1.0)
+    if ranks > 1:
+        recording.write(model, STEPS, rank=1, world_size=ranks)
+    where = {"rank": 0, "world_size": ranks} if ranks > 1 else {}
+    finding = found(recording, UP, event, model=model, columns={"amax": amax}, **where)
+    assert (finding.facts["cause_class"] == "clip") == is_clip
+    assert ("0 divided by its own norm" in text(finding)) == is_clip
+    assert ("not 0" in finding.remedy[0].text) == is_clip
+
+
 @pytest.mark.parametrize(("clipped", "cause"), [(False, "communication"), (True, "clip")])
 def test_of_several_ranks_that_may_be_a_hook_that_compresses(recording: Recording, clipped: bool, cause: str) -> None:
     """PowerSGD without an epsilon divides a column of zeros by its norm."""

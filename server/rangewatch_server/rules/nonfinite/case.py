@@ -382,6 +382,18 @@ class Case:
         known = np.flatnonzero(np.isfinite(self._amax[tensor]))
         return (int(self._steps[known[-1]]), float(self._amax[tensor][known[-1]])) if len(known) else None
 
+    def had_zero_gradient(self, parameter: str) -> bool:
+        """Whether a parameter whose gradient is not recorded, as where autograd.grad() gives it, got 0 in the step
+        before: all that came back to the outputs of its module was. Of one rank: others add theirs."""
+        if len(self.evidence.ranks) != 1 or self._is_gradient_recorded(parameter):
+            return False
+        entries, before, module = self.view.entries, self.bad.step - 1, parameter.rpartition(".")[0]
+        of_outputs = [at for at, each in enumerate(entries) if (each.fqn, each.kind) == (module, "grad_output")]
+        return bool(of_outputs) and all(self.last_before(at) == (before, 0.0) for at in of_outputs)
+
+    def _is_gradient_recorded(self, parameter: str) -> bool:
+        return any(each.fqn == parameter and each.kind in ("grad", "reduced_grad") for each in self.view.entries)
+
     def is_first_step(self) -> bool:
         """Whether nothing was recorded of this rank's process before."""
         return self.bad.step == self.process_start or not np.isfinite(self._bits).any()

@@ -851,6 +851,8 @@ def _first_output_before(case: Case) -> float | None:
     return highest[0] if highest else None
 
 
+OF_WEIGHTS_ALONE = "What a term of the loss that is of weights alone, as a penalty, adds to a gradient is not recorded."
+
 WRITES_TO_ELEMENTS = "this is code that writes to elements"
 
 
@@ -892,6 +894,9 @@ def _clip(case: Case, origin: Origin) -> Iterator[Candidate]:
             no_clip = "Whether gradients are clipped by hand is not recorded; torch's own clip was not called."
             yield Candidate("communication", 0.72, (hook,), (no_clip,))
             yield Candidate("clip", 0.7, (zero,))
+            return
+        if case.had_zero_gradient(origin.where):
+            yield Candidate("clip", 0.84, (zero,), (OF_WEIGHTS_ALONE,))
             return
         yield Candidate("clip", 0.92, (zero,))
         return
@@ -968,11 +973,13 @@ def _overflowed(case: Case) -> Iterator[Candidate]:
 
 def _last_gradient(case: Case, parameter: str) -> float | None:
     """Largest magnitude of the parameter's gradient as the last update before was given it; None where that was not
-    finite or not recorded.
+    finite or not recorded; where it is not, but what it is made of is known to be 0, that.
     """
     is_update, bad = case.entry.kind == "update", case.bad
     view = case.view if is_update else StepView(case.evidence, bad.rank, max(case.evidence.start, bad.step - 1))
     rows = [each for kind in ("reduced_grad", "grad") for each in view.find(parameter, kind)]
+    if not rows and not is_update and case.had_zero_gradient(parameter):
+        return 0.0
     return None if not rows or view.is_bad[rows[0]] else view.amax(rows[0])
 
 

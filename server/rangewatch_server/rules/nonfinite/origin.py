@@ -232,7 +232,12 @@ def _turned_bad(case: Case, name: str, fault: str) -> Iterator[str]:
     else:
         yield f"{what} of step {before} on this rank was finite: it turned bad after that forward."
     gradient = next((each for kind in ("reduced_grad", "grad") for each in _of(case, name, kind)), None)
-    if gradient is None:
+    if gradient is None and case.had_zero_gradient(name):
+        yield (
+            f"Its gradient is not recorded (kinds=grad would). But in step {before} what came back to the output of "
+            f"{name_of(name.rpartition('.')[0])} was 0 in all elements, and so was what the backward made of it."
+        )
+    elif gradient is None:
         yield "Its gradient is not recorded (kinds=grad would): whether that was finite is not known."
     elif (last := case.last_before(gradient)) is not None:
         step, amax = last
@@ -254,6 +259,7 @@ def _is_of_zero_gradient(case: Case, weight: TensorDetails) -> bool:
     rows = [each for kind in ("reduced_grad", "grad") for each in _of(case, weight.name, kind)]
     last = case.last_before(rows[0]) if rows else None
     is_zero = last == (case.bad.step - 1, 0.0) or was_given_zeros(case, weight.name)
+    is_zero = is_zero or case.had_zero_gradient(weight.name)
     return weight.nan_count == weight.numel and is_zero
 
 
