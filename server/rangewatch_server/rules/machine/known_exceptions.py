@@ -10,7 +10,8 @@ from rangewatch_server.rules.rule import Remedy
 
 
 def known_remedy(text: str) -> Remedy | None:
-    """Of an exception's type and message; None where it is none of these."""
+    """Of an exception's type and message; None where it is none of these. Code is shown where it needs no name of the
+    user's own."""
     return next((remedy for pattern, remedy in _KNOWN if pattern.search(text)), None)
 
 
@@ -24,21 +25,19 @@ _KNOWN = (
         "Look at the labels: classes are counted from 0, so that the largest label must be one below the number of "
         "outputs of the last layer. Subtract 1 from labels that begin with 1, give the last layer as many outputs as "
         "there are classes, and mark what is to be left out with ignore_index.",
-        "print(targets.min(), targets.max(), outputs.shape)  # right before the loss",
     ),
     _known(
         r"index out of range in self|Assertion `srcIndex < srcSelectDimSize|vectorized_gather_kernel.*index out of",
         "Look at the ids that the embedding is given: the largest must be below its number of rows. A tokenizer that "
         "has got more tokens since, ids of another vocabulary, or positions beyond the longest that the model knows "
         "do that.",
-        "print(ids.min(), ids.max(), embedding.num_embeddings)",
     ),
     _known(
         r"backward through the graph a second time",
         "Look for what is kept from one step to the next with its graph: a hidden state of a recurrent layer, a loss "
-        "that is summed up, a tensor that is computed once before the loop. Detach the state before the next step, add "
-        "up loss.item(), and compute the rest anew. retain_graph=True only hides it, and each step takes longer.",
-        "hidden = hidden.detach()  # of an LSTM: tuple(each.detach() for each in hidden)",
+        "that is summed up, a tensor that is computed once before the loop. Detach the state before the next step, of "
+        "an LSTM both tensors; add up loss.item(), and compute the rest anew. retain_graph=True only hides it, and "
+        "each step takes longer.",
     ),
     _known(
         r"modified by an inplace operation",
@@ -51,18 +50,17 @@ _KNOWN = (
         r"does not require grad and does not have a grad_fn",
         "Look for what cuts the loss off from the parameters: a forward under no_grad or inference_mode, detach(), "
         ".data, .item() or numpy, an argmax in the loss, or parameters that are all frozen.",
-        "print(loss.requires_grad, outputs.requires_grad, any(each.requires_grad for each in model.parameters()))",
+        "print(loss.requires_grad, any(each.requires_grad for each in model.parameters()))",
     ),
     _known(
         r"grad can be implicitly created only for scalar outputs",
         "Make one number of the loss before its backward: its mean over the batch, or remove reduction='none'.",
-        "loss.mean().backward()",
+        "loss = loss.mean()  # before loss.backward()",
     ),
     _known(
         r"mat1 and mat2 shapes cannot be multiplied|size mismatch, m1",
         "Compare the last dimension of what the layer is given with its in_features: after convolutions that is the "
         "channels times height times width of the flattened picture, which changes with the size of the pictures.",
-        "print(x.shape)  # right before the layer that the traceback names",
     ),
     _known(
         r"mat1 and mat2 must have the same dtype|expected (m1 and m2|scalar type|mat1)|Input type .* and (weight|bias) "
@@ -72,32 +70,28 @@ _KNOWN = (
         "Give what is computed together one dtype: run the forward under torch.autocast where the model is to be read "
         "in half precision, or convert the batch to the dtype, and the device, of the model's weights. Class labels "
         "are long, and targets of a regression or of BCE are float.",
-        "print(batch.dtype, batch.device, next(model.parameters()).dtype, next(model.parameters()).device)",
+        "print(next(model.parameters()).dtype, next(model.parameters()).device)  # beside those of the batch",
     ),
     _known(
         r"Expected all tensors to be on the same device",
         "Move the batch, and every tensor that the forward makes, to the device of the model: buffers by "
         "register_buffer, so that model.to() moves them, and new tensors with device=x.device.",
-        "batch = {name: each.to(device) for name, each in batch.items()}",
     ),
     _known(
         r"Expected to have finished reduction in the prior iteration",
         "Some parameters had no part in the loss on this rank, and DistributedDataParallel waits for their gradients: "
         "use them in every forward, freeze them, or pass find_unused_parameters=True.",
-        "model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)",
     ),
     _known(
         r"Error\(s\) in loading state_dict|Missing key\(s\) in state_dict|Unexpected key\(s\) in state_dict",
         "Compare the names in the checkpoint with the model's: those of a wrapped model begin with 'module.' or "
         "'_orig_mod.', and a head of another size has to be left out. strict=False alone leaves what is missing as it "
         "was initialised.",
-        "print(set(state) ^ set(model.state_dict()))",
     ),
     _known(
         r"Attempting to unscale FP16 gradients",
         "Keep the weights in float32 and run the forward under torch.autocast: a GradScaler does not unscale gradients "
         "that are float16 themselves, as those of model.half().",
-        "model.float()\nwith torch.autocast('cuda', dtype=torch.float16):\n    ...",
     ),
     _known(
         r"No inf checks were recorded for this optimizer",
@@ -115,20 +109,16 @@ _KNOWN = (
         "Give binary_cross_entropy probabilities: a sigmoid before it, or binary_cross_entropy_with_logits in its "
         "place, which is also safe where a sigmoid rounds to 0 or 1. NaN are refused in the same words: see what else "
         "was found here.",
-        "loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets)",
     ),
     _known(
         r"stack expects each tensor to be equal size",
         "The rows of a batch have different sizes: pad them to one in a collate_fn, or resize or cut them in the data "
         "set.",
-        "loader = torch.utils.data.DataLoader(rows, batch_size=8, collate_fn=lambda each: "
-        "torch.nn.utils.rnn.pad_sequence(each, batch_first=True))",
     ),
     _known(
         r"Expected more than 1 value per channel when training",
         "A BatchNorm was given a batch of one row: leave out the last, smaller batch with drop_last=True, or use a "
         "norm that does not need the batch.",
-        "loader = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True, drop_last=True)",
     ),
     _known(
         r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (is killed by signal|exited unexpectedly)",
