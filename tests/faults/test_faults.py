@@ -197,6 +197,7 @@ SLOW_SCRIPTS = (
     "column_of_predictions_against_a_row_of_targets", "squares_of_a_column_less_a_row_in_microbatches",
     "column_of_logits_times_a_row_of_labels", "row_of_predictions_against_a_column_of_targets",
     "maps_of_one_channel_against_maps_of_none", "gathered_values_against_a_row_of_targets",
+    "recurrent_net_along_the_batch", "attention_along_the_batch_after_a_recurrent_net",
     "eight_microbatches_are_summed", "microbatches_of_words_are_summed_and_no_loss_is_logged",
     "batch_of_pictures_is_cut_in_four_and_summed",
     "sampler_of_noisy_microbatches_is_not_told_the_epoch", "sampler_is_told_the_same_epoch_each_time",
