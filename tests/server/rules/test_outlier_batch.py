@@ -152,3 +152,31 @@ def test_a_batch_that_is_given_to_a_norm_at_once(
     findings = recording.diagnose(RULE).findings
     assert [(each.step, each.facts["running_statistics"]) for each in findings] == ([(at, "norm")] if is_named else [])
     assert recording.diagnose(RULE, stop=at + 1).findings == ()  # whether it stays so is not known yet
+
+
+@pytest.mark.parametrize(
+    ("given", "is_named"),
+    [
+        ({}, True), ({"steps": 6_000, "at": 5_000}, True), ({"first": "Linear"}, True), ({"left": 0.5}, False),
+        ({"at": 295}, False), ({"back": 60}, True), ({"back": 4}, False), ({"inputs": 1.0}, False),
+        ({"shrinks": 160}, False),
+    ],
+    ids=["spoiled", "late", "of any class", "no smaller", "too early to say", "forgotten in time", "for some steps",
+         "usual inputs", "at another step"],
+)  # fmt: skip
+def test_running_statistics_of_one_s_own(recording: Recording, given: dict[str, Any], is_named: bool) -> None:
+    """As of observations, which are clipped behind it: it goes by its statistics in training too, and what it gives is
+    next to nothing since."""
+    usual_given = {"steps": 300, "at": 150, "first": "RunningNorm", "left": 0.01, "inputs": 1e7, "back": 10_000}
+    known: dict[str, Any] = {**usual_given, **given}
+    net = [tensor("norm", module=known["first"]), tensor("up", call_index=1), tensor("", call_index=2, module="Net")]
+    steps, at = known["steps"], known["at"]
+    amax, inputs = usual(3, steps), usual(1, steps)[0]
+    since = known.get("shrinks", at + 1)
+    amax[0, since : since + known["back"]] *= known["left"]
+    inputs[at] *= known["inputs"]
+    recording.write(net, steps, {"amax": amax}, series={"loss": 0.1, "input_rms": inputs})
+    findings = recording.diagnose(RULE).findings
+    said = [(each.step, each.tensor, each.facts["cause_class"]) for each in findings]
+    assert said == [(at, "norm", "data")] * is_named
+    assert all("statistics" in each.remedy[1].text for each in findings)

@@ -49,6 +49,11 @@ MOST_STEPS = SCAN_COLUMNS * FANOUT
 BLOWN = 8.0
 """How many times its usual value a loss must be that had blown up before: that jump is another's."""
 
+BEFORE, AFTER, SHRUNK = 64, 8, 8.0
+"""Steps before such a batch that show how large the first module's output is, those behind it in which it must have
+stayed small, and how many times smaller at least. One batch that is 4,096 times as large, the least that is looked at,
+makes a deviation over ten thousand batches 40 times as large. No update does that to an output in one step."""
+
 MOMENTUM = 0.1
 """Of a BatchNorm, torch's default: the part of its running statistics that each batch gives."""
 
@@ -88,13 +93,15 @@ def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float)
     """Where a module with running statistics is what the batch is given to, no output shows it, and what the model was
     given does: its root mean square is read at each step in host memory."""
     entries = evidence.tensors.entries
-    norm = entries[min(first, key=lambda each: int(evidence.tensors.position[each]))]
-    if not _keeps_statistics(norm) or not evidence.has_series(INPUTS[0]):
+    called = min(first, key=lambda each: int(evidence.tensors.position[each]))
+    norm = entries[called]
+    if not evidence.has_series(INPUTS[0]):
         return
     places = itertools.islice(_places(evidence, None, bits, evidence.start, evidence.whole_stop), MOST_PLACES)
     jumps = (_input_jump(evidence, start, stop, bits) for start, stop in places)
     jump = next((each for each in jumps if each is not None and not _is_of_another(evidence, each.step)), None)
-    if jump is None:
+    times = 0.0 if jump is None or _keeps_statistics(norm) else _shrunk_since(evidence, called, jump)
+    if jump is None or not (times or _keeps_statistics(norm)):
         return
     rank, factor = only_rank(evidence), jump.amax / jump.before
     between = evidence.largest(INPUTS[0], jump.step, jump.back)  # on a GPU each fourth is read
@@ -103,20 +110,35 @@ def _normalised_at_once(evidence: Evidence, first: dict[int, bool], bits: float)
     yield Finding(
         rank=rank, step=jump.step, tensor=norm.fqn, kind=norm.kind, subject="outlier",
         summary=f"{place(jump.step, rank)}: the batch was {factor:.3g} times as large as ever before, for {lasted}, "
-        f"and the running statistics of {norm.fqn}, which is called first, may have it now.",
+        f"and the running statistics of {norm.fqn}, which is called first, {'have' if times else 'may have'} it now.",
         evidence=(
             f"The root mean square of what the model was given was {jump.amax:.3g}; before it was {jump.before:.3g} at "
             f"most, and at step {jump.back} it was {jump.after:.3g} again.",
             *_loss_sentences(evidence, jump.step),
-            _statistics(norm.fqn, norm.module, factor),
+            _own_statistics(norm, times) if times else _statistics(norm.fqn, norm.module, factor),
             *row_sentences(evidence.run, evidence.ranks[:MOST_RANKS] if rank is None else (rank,), jump.step),
         ),
-        remedy=tuple(_remedies(jump, (norm.fqn, norm.module))),
+        remedy=tuple(_remedies(jump, (norm.fqn, norm.module), is_own=times > 0)),
         facts={
             "factor": factor, "amax": jump.amax, "before": jump.before, "back_step": jump.back,
             "running_statistics": norm.fqn, "cause_class": "data",
         },
     )  # fmt: skip
+
+
+def _shrunk_since(evidence: Evidence, tensor: int, jump: Jump) -> float:
+    """How many times smaller an output is in each of the steps behind the batch than in any before it, of inputs that
+    are as they were; 0.0: not by as much, or not known."""
+    low = max(evidence.start, jump.step - BEFORE)
+    names = ("call_count", "amax", "nan_count", "inf_count")
+    stop = min(evidence.whole_stop, jump.back + AFTER)
+    block = evidence.run.slice(RANGES, list(evidence.ranks), 0, low, stop, names, np.array([tensor]))
+    calls, amax, nans, infs = (np.asarray(block.columns[name][0], np.float64) for name in names)
+    good, steps = (calls > 0) & (nans + infs == 0), np.arange(low, stop)
+    before, since = amax[good & (steps < jump.step)], amax[good & (steps >= jump.back)]
+    if len(before) < HISTORY or len(since) < AFTER or not 0 < since.max() <= before.min() / SHRUNK:
+        return 0.0
+    return float(np.median(before) / np.median(since))
 
 
 def _input_jump(evidence: Evidence, start: int, stop: int, bits: float) -> Jump | None:
@@ -327,19 +349,37 @@ def _statistics(name: str, module: str, factor: float) -> str:
     )
 
 
+def _own_statistics(norm: TensorEntry, times: float) -> str:
+    return (
+        f"Cause (shown): since then the output of {norm.fqn} ({norm.module}) is {times:.3g} times as small, of inputs "
+        "that are as they were. No update does that in one step: code there, or right before it, divides by a "
+        "deviation over the batches so far, which has this one in it for good, or for as long as it remembers. What "
+        "the layers behind it are given is nearly the same whatever the input."
+    )
+
+
 def _steps_to_forget(factor: float) -> int:
     """Until the part of a running variance that such a batch left is as small as the usual variance."""
     return max(1, int(np.ceil(np.log(MOMENTUM * factor**2) / -np.log(1 - MOMENTUM))))
 
 
-def _remedies(jump: Jump, norm: tuple[str, str] | None) -> Iterator[Remedy]:
+def _remedies(jump: Jump, norm: tuple[str, str] | None, *, is_own: bool = False) -> Iterator[Remedy]:
+    """`is_own`: the module that keeps the statistics is of the user's own code."""
     yield Remedy(
         f"Find the batch of step {jump.step} in the data, and leave such batches out before the forward.",
         "def largest(batch):  # print it with the step in the loader, where the batch is still on the CPU\n"
         "    return max((float(each.abs().max()) for each in batch if each.is_floating_point()), default=0.0)",
         "one step alone was so large, and the steps before and after it were usual with the same weights",
     )
-    if norm is not None:
+    if norm is not None and is_own:
+        yield Remedy(
+            f"Clip or filter what {norm[0]} is given before it takes it into its statistics, and make those anew, or "
+            f"go back to a checkpoint from before step {jump.step}.",
+            "for name, buffer in model.named_buffers():\n    print(name, buffer)  # a mean and a variance out of all "
+            "proportion",
+            f"the output of {norm[0]} has been far smaller since that batch, of usual inputs",
+        )
+    elif norm is not None:
         yield Remedy(
             "Make the running statistics anew before the next evaluation, and give them some hundred batches.",
             "for module in model.modules():\n"
@@ -355,7 +395,9 @@ RULE = Rule(
     severity="warning",
     explanation="The output of one of the first modules was thousands of times as large as ever before, for a step or "
     "a few, and then as it had been: the batch of that step was. A normalisation hides it from the loss, but running "
-    "statistics (BatchNorm) keep it, and evaluation goes by them; an optimizer's moments may keep it, too.",
+    "statistics (BatchNorm) keep it, and evaluation goes by them; an optimizer's moments may keep it, too. Of a "
+    "normalisation by code of one's own that goes by its running statistics in training as well: its output has been "
+    "far smaller since.",
     check=check,
     thresholds=(Threshold("least", 12.0, "bits", "How far above the largest before it a first output must be."),),
     explains=(
