@@ -32,6 +32,21 @@ def test_it_is_named(recording: Recording) -> None:
     assert finding.facts["cause_class"] == "forward_arithmetic" and "batch_first=True" in finding.remedy[0].text
 
 
+@pytest.mark.parametrize(
+    ("known", "loss", "severity"),
+    [
+        (msgspec.structs.replace(LSTM, shape=(48, 3, 32), given=(48, 3, 2)), 1.0, "info"),
+        (msgspec.structs.replace(LSTM, shape=(48, 3, 32), given=(48, 3, 2)), float(np.log(5)), "warning"),
+    ],
+    ids=["of three agents", "nothing is learned"],
+)
+def test_steps_of_a_recording(recording: Recording, known: SequenceAxes, loss: float, severity: str) -> None:
+    """Each with a label, beside agents or channels: it is the same shapes."""
+    write(recording, known, loss=loss)
+    (finding,) = recording.diagnose(sequence_axes.RULE).findings
+    assert finding.severity == severity and "(shown)" not in " ".join(finding.evidence)
+
+
 def test_the_other_way_round(recording: Recording) -> None:
     write(recording, msgspec.structs.replace(LSTM, batch_first=True, shape=(40, 48, 32)))
     (finding,) = recording.diagnose(sequence_axes.RULE).findings

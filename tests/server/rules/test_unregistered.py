@@ -31,10 +31,11 @@ def findings(recording: Recording, moved: Any = None, **known: Any) -> Any:
         (INSIDE | {"names": ("scales[0]",)}, "warning", "scales[0]", "nn.ParameterList(self.scales)"),
         (INSIDE | {"is_alone": True}, "info", "blocks[0]", "ModuleList"),
         (INSIDE | {"is_alone": True, "is_serial": True, "is_fresh": True}, "warning", "blocks[0]", "ModuleList"),
-        (OUTSIDE, "warning", "beside the model, such as Linear.weight", "optimizer.add_param_group"),
+        (OUTSIDE, "info", "beside the model, such as Linear.weight", "optimizer.add_param_group"),
+        (OUTSIDE | {"is_fresh": True}, "warning", "beside the model, such as Linear.weight", "optimizer.add_param"),
         (OUTSIDE | {"count": 30}, "info", "30 parameters beside the model", "add_param_group"),
         (OUTSIDE | {"count": 30, "is_fresh": True}, "warning", "30 parameters beside the model", "add_param_group"),
-        ({"names": (), "is_anew": True}, "warning", "that each forward makes anew", "in __init__"),
+        ({"names": (), "is_anew": True}, "info", "that each forward makes anew", "in __init__"),
     ],
 )
 def test_what_is_said(recording: Recording, known: dict[str, Any], severity: str, words: str, code: str) -> None:

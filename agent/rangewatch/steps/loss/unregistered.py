@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -41,8 +42,10 @@ MOST_NODES, MOST_WALKS, A_STEP = 4_096, 24, 4
 
 MOST_LEAVES, MOST_NAMED = 256, 16
 
-FEWEST_WRITES = 8
-"""Writes to a parameter by which it has been initialised, copied and loaded. One with more was trained before."""
+FEWEST_WRITES, DRAWN = 8, (1, 2)
+"""Writes to a parameter by which it has been initialised, copied and loaded. One with more was trained before. And
+those of one that was just drawn: a copy that no inner step has moved has none, and one of several steps has more.
+"""
 
 SAMPLE = 64
 """Elements of a parameter that are compared: a hand-written update may leave its version as it is, as by `.data`."""
@@ -52,6 +55,9 @@ MOST_OBJECTS, MOST_DEPTH = 4_096, 3
 
 FRESH = (0.9, 1.001)
 """The largest magnitude over 1 / sqrt(fan_in), which torch's own layers draw from and come near to."""
+
+MOST_READ = 1 << 22
+"""Elements of a matrix of which the largest is read, 1 ms or so: it says whether it is as torch draws it."""
 
 _NOTHING = torch.empty(0)
 
@@ -146,7 +152,7 @@ class UnregisteredParameters:
         if not has_met or model is None:
             return
         gone = [each for each in found.values() if each.parameter() is None and not each.had_gradient]
-        layers = [each for each in gone if each.is_layer and each.version <= FEWEST_WRITES]
+        layers = [each for each in gone if each.is_layer and each.version in DRAWN]
         self._are_anew = self._are_anew and bool(layers)
         own = {id(each) for each in model.parameters()}
         known = found if self._stayed is None else {key: each for key, each in self._stayed.items() if key in found}
@@ -165,7 +171,10 @@ class UnregisteredParameters:
             self._events.add(Unregistered((), shapes, len(layers), elements, self._first, is_anew=True))
             return
         stayed = {key: each for key, each in (self._stayed or {}).items() if not each.sample.is_cpu or _keeps(each)}
-        owners, held = _owners(stayed) if stayed else ({}, frozenset[int]())
+        known = _owners(stayed, model) if stayed else ({}, frozenset[int]())
+        if known is None:
+            return
+        owners, held = known
         stayed = {key: each for key, each in stayed.items() if key not in held}
         trained = {key for key in stayed if key not in owners or any(each.training for each, _ in owners[key])}
         places, hidden = _places(model, trained)
@@ -177,6 +186,8 @@ class UnregisteredParameters:
         chosen = dict(reversed(chosen.items()))  # a graph is gone through from the loss
         names = [places[key].name if key in places else _owned(*owners[key][0]) for key in chosen]
         on_device = [each for each in chosen.values() if not each.sample.is_cpu]
+        if len({each.sample.device for each in on_device}) > 1:
+            return  # one number is recorded of them, and nothing waits for a device
         if on_device:
             self._values.record(SERIES, self._step, _moved(on_device))
         self._events.add(
@@ -288,16 +299,21 @@ def _keeps(leaf: _Leaf) -> bool:
 def _moved(leaves: Iterable[_Leaf]) -> Tensor:
     """1 where any value on an accelerator is another one than before; nothing waits for it."""
     pairs = [(known, each) for each in leaves if (known := each.parameter()) is not None]
-    return torch.stack([(_sample(known) != each.sample).any() for known, each in pairs[:MOST_NAMED]]).any().float()
+    return torch.stack([(_sample(known) != each.sample).any() for known, each in pairs]).any().float()
 
 
-def _owners(wanted: Mapping[int, Any]) -> tuple[dict[int, list[tuple[nn.Module, str]]], frozenset[int]]:
+def _owners(
+    wanted: Mapping[int, Any], model: nn.Module
+) -> tuple[dict[int, list[tuple[nn.Module, str]]], frozenset[int]] | None:
     """By `id` of a parameter the modules that have it and its name there, and all that any optimizer has. Nothing is
-    asked of an object but its type: a proxy may make anything of what it is asked."""
+    asked of an object but its type: a proxy may make anything of what it is asked. None where not even `model` is
+    among the objects, as after gc.freeze(): then nobody knows who has what."""
     kinds: dict[type, int] = {}
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     held: set[int] = set()
+    is_complete = False
     for each in gc.get_objects():
+        is_complete = is_complete or each is model
         kind = kinds.get(type(each))
         if kind is None:
             bases = _MRO(type(each))
@@ -308,11 +324,11 @@ def _owners(wanted: Mapping[int, Any]) -> tuple[dict[int, list[tuple[nn.Module, 
                     owners.setdefault(id(parameter), []).append((each, name))
         elif kind == 2:
             held |= parameters_held(each)
-    return owners, frozenset(held)
+    return (owners, frozenset(held)) if is_complete else None
 
 
 class _Place(NamedTuple):
-    """`is_alone`: the list, or whatever holds it, holds nothing else."""
+    """`is_alone`: the list, or whatever holds it, holds no other module or tensor."""
 
     name: str
     is_alone: bool
@@ -323,6 +339,8 @@ def _places(model: nn.Module, wanted: Iterable[int]) -> tuple[dict[int, _Place],
     is an attribute itself, which torch would have registered: it was hidden on purpose."""
     wanted, hidden, left = set(wanted), set[int](), MOST_OBJECTS
     places: dict[int, _Place] = {}
+    if not wanted:
+        return places, hidden
     for fqn, module in clean_modules(model).items():
         for name, value in list(vars(module).items()):
             if name in _OWN:
@@ -333,8 +351,13 @@ def _places(model: nn.Module, wanted: Iterable[int]) -> tuple[dict[int, _Place],
                 continue
             waiting = [(f"{fqn}.{name}" if fqn else name, value, 0)]
             for path, container, depth in waiting:
-                pairs = list(container.items() if isinstance(container, dict) else enumerate(container))
-                for key, item in pairs[: max(0, left)]:
+                if left <= 0:
+                    break
+                # A copy: another thread may write to it. Of a buffer of millions no more than that.
+                every = container.items() if isinstance(container, dict) else enumerate(container)
+                pairs = list(islice(every, left))
+                parts = [each for _, each in pairs if isinstance(each, (nn.Module, Tensor))]
+                for key, item in pairs:
                     left -= 1
                     at = f"{path}[{key!r}]" if isinstance(key, (str, int)) else f"{path}[...]"
                     if isinstance(item, nn.Module):
@@ -342,7 +365,7 @@ def _places(model: nn.Module, wanted: Iterable[int]) -> tuple[dict[int, _Place],
                     else:
                         inner = {id(item): at}
                     for found in inner.keys() & wanted:
-                        places.setdefault(found, _Place(inner[found], len(pairs) == 1))
+                        places.setdefault(found, _Place(inner[found], len(parts) == 1))
                     if type(item) in (list, tuple, dict) and depth < MOST_DEPTH:
                         waiting.append((at, item, depth + 1))
     return places, hidden
@@ -357,8 +380,9 @@ def _is_fresh(leaves: Iterable[_Leaf]) -> bool:
     to be waited for, and False then."""
     known = [parameter for each in leaves if (parameter := each.parameter()) is not None and parameter.dim() > 1]
     ratios = [
-        float(each.detach().abs().max()) * (each[0].numel() ** 0.5) for each in known[:MOST_NAMED]
-        if each.is_cpu and each.numel() > SAMPLE
+        max(map(abs, torch.stack(each.detach().aminmax()).tolist())) * (each[0].numel() ** 0.5)
+        for each in known[:MOST_NAMED]
+        if each.is_cpu and SAMPLE < each.numel() <= MOST_READ
     ]  # fmt: skip
     return bool(ratios) and all(FRESH[0] < each < FRESH[1] for each in ratios)
 

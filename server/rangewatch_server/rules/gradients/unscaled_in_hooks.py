@@ -39,9 +39,9 @@ Where rows cancel, as before a norm, they do so in the bias alone."""
 LEAST_SCALE = 256.0
 """The scale from which on one over it is far below `SMALL`."""
 
-LOW = 0.05
-"""Part of a gradient at an output, the scale multiplied back, that is as little as healthy layers have: what is less
-was divided by another number."""
+LOW, HIGH = 0.05, 300.0
+"""Parts of a gradient at an output, the scale multiplied back, between which those of healthy layers are: what is less
+or more was divided by another number, or clamped."""
 
 
 class Layers(Struct, frozen=True):
@@ -91,7 +91,7 @@ def _layers(evidence: Evidence, known: Given) -> Layers | None:
         part, back = _in_nearly_all(largest, amax[row[each]], known.scale)
         left.append(part)
         multiplied.append(back)
-    if not np.max(left) <= SMALL or not np.min(multiplied) >= LOW:  # NaN is neither
+    if not np.max(left) <= SMALL or not LOW <= np.min(multiplied) <= np.max(multiplied) <= HIGH:  # NaN is neither
         return None
     return Layers(len(outputs), min(left), max(left))
 

@@ -19,6 +19,10 @@ GUESS, GUESS_STEPS = 0.03, 96
 """How near the loss is to that of a model that knows nothing, as a part of it, and steps before that says anything."""
 
 
+PLACES = 8
+"""Places from which on a dimension is rather a sequence than agents, sensors or channels."""
+
+
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding, of the first rank whose newest report stands."""
     every = evidence.details(SequenceAxes)
@@ -35,11 +39,14 @@ def _finding(evidence: Evidence, known: SequenceAxes, step: int) -> Finding:
     # Other attention modules of the model read along another axis: that this one reads along the rows may be meant.
     is_meant = known.right > 0 and known.name not in RECURRENT and not is_guess
     other = known.shape[0 if known.batch_first else 1]
+    # Steps of a recording, each with a label, beside a few agents or channels.
+    is_recording = other < PLACES and not is_guess
     more = f" So it is with {known.alike - 1} more of the kind." if known.alike > 1 else ""
     built = "was built with batch_first=True" if known.batch_first else "was built without batch_first=True"
     order = "(batch, sequence, features)" if known.batch_first else "(sequence, batch, features)"
     return Finding(
-        severity="info" if is_meant else "", rank=rank, step=step, tensor=known.fqn or None, subject="axes",
+        severity="info" if is_meant or is_recording else "",
+        rank=rank, step=step, tensor=known.fqn or None, subject="axes",
         summary=f"{place(step, rank)}: {known.fqn or 'the model'} ({known.name}) runs along the batch, not along the "
         f"sequence: it takes the {known.rows} rows for a sequence and its {other} places for the batch.",
         evidence=(
@@ -47,8 +54,8 @@ def _finding(evidence: Evidence, known: SequenceAxes, step: int) -> Finding:
             f"and the model itself was given {_shape(known.given)}.{more}",
             f"So it was in {known.steps} steps, and batches of another size made that dimension another length, too."
             if known.is_varied else f"So it was in the first {known.steps} steps that show it.",
-            "What it gives for one row depends on the other rows of its batch, and each place of a sequence is seen "
-            "apart from the other places. Nothing fails.",
+            "If so, what it gives for one row depends on the other rows of its batch, and each place of a sequence is "
+            "seen apart from the other places. Nothing fails.",
             *(("The loss is still that of a guess.",) if is_guess else ()),
             _cause(known, is_meant=is_meant),
         ),
@@ -81,7 +88,7 @@ def _cause(known: SequenceAxes, *, is_meant: bool) -> str:
         if known.name in RECURRENT
         else "attention between the rows of a batch may be meant"
     )
-    return f"Cause (shown): the order of the axes. Against that: {against}."
+    return f"Cause (likely): the order of the axes. Against that: {against}."
 
 
 def _is_guess(evidence: Evidence) -> bool:
@@ -123,7 +130,8 @@ RULE = Rule(
     "shapes alone: the dimension along which it runs is as long as the model was given rows and the loss has rows, in "
     "each step, and the other one is not. Nothing is said of losses of each place, where no shape tells one axis from "
     "the other, of a batch of one, of two equal sizes, or in compiled code. Info where other attention in the model "
-    "runs along another axis, and the loss is not that of a guess: attention between rows may be meant.",
+    "runs along another axis, or the other dimension is short, and the loss is not that of a "
+    "guess: attention between rows may be meant, or rows be steps of a recording.",
     check=check,
     explains=("loss_plateau", "loss_stuck", "vanishing_gradient", "update_ratio"),
 )

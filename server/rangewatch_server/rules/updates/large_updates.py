@@ -94,7 +94,7 @@ def too_large(evidence: Evidence) -> Iterator[Finding]:
 def _is_at_chance(evidence: Evidence, name: str) -> bool:
     """Whether the loss of a classifier has long been that of one that gives each class the same."""
     known = next((each for _, each in evidence.details(LossFunction)), None)
-    if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop < GUESSES:
+    if known is None or known.op != "nll" or known.classes < 2 or evidence.whole_stop - evidence.start < GUESSES:
         return False
     chance, stop = float(np.log(known.classes)), evidence.whole_stop
     for low, high in ((evidence.start + SEEN, evidence.start + GUESSES), (stop - SEEN, stop)):

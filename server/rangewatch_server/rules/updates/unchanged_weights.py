@@ -631,8 +631,9 @@ def _unreached(evidence: Evidence, event: StoredEvent, optimizers: Optimizers) -
             ),
             *(
                 [
-                    f"The graph is cut in the forward of {cut_in}: what a module in it gives has a graph, and its own "
-                    "output has none, as after detach(), .data, .item(), numpy() or a tensor made anew of numbers."
+                    f"The graph is cut in the forward of {cut_in}: in the first one what a module in it gave had a "
+                    "graph, and its own output had none, as after detach(), .data, .item(), numpy() or a tensor made "
+                    "anew of numbers."
                 ]
                 if cut_in
                 else []

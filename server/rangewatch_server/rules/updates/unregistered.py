@@ -66,7 +66,7 @@ def _inside(known: Unregistered, rank: int) -> Finding:
 def _outside(known: Unregistered, rank: int) -> Finding:
     first = known.names[0] if known.names else "a parameter"
     return _made(
-        known, rank, is_odd=known.is_serial and (known.is_fresh or known.count <= FEW),
+        known, rank, is_odd=known.is_serial and (known.is_fresh or (known.is_on_device and known.count <= FEW)),
         summary=f"{place(known.first, rank)}: the loss depends on {_count(known)} beside the model, such as {first}: "
         "no optimizer has them, nothing trains them.",
         cause="Cause (likely): a head, an embedding or a loss with parameters of its own that was not given to the "
@@ -82,11 +82,12 @@ def _outside(known: Unregistered, rank: int) -> Finding:
 
 def _anew(known: Unregistered, rank: int) -> Finding:
     return _made(
-        known, rank, is_odd=True,
+        known, rank, is_odd=False,  # a head that inner steps adapt for each task looks the same
         summary=f"{place(known.first, rank)}: the loss depends on {_count(known)} that each forward makes anew: "
         "no optimizer ever trains them.",
-        cause="Cause (shown): layers that were there in the graph of a loss were gone one step later, and others were "
-        "in their place, with a gradient that nobody uses: a layer made in forward has other random weights each time.",
+        cause="Cause (likely): layers that were there in the graph of a loss were gone one step later, and others were "
+        "in their place, with a gradient that nobody uses: a layer made in forward has other random weights each time. "
+        "Against that: a head that is copied or made for each task, and adapted by inner steps, is meant to go.",
         remedy=Remedy(
             "Make the layer in __init__, where torch registers it (several in an nn.ModuleList), and the optimizer "
             "after it. Of a width that is known late: nn.LazyLinear.",

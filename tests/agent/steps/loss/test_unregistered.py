@@ -72,6 +72,42 @@ def test_layers_in_a_plain_container(ingest: IngestDouble, parts: Any, names: tu
     assert set(names) <= set(known.names) and known.count == len(known.names) == len(known.shapes)
 
 
+def test_where_the_collector_is_frozen_nobody_knows_who_has_what(
+    ingest: IngestDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Net([linear(), linear()])
+    every = gc.get_objects
+    monkeypatch.setattr(gc, "get_objects", lambda: [each for each in every() if not isinstance(each, nn.Module)])
+    assert train(ingest, model, lambda: F.mse_loss(model(X), Y)) == []
+
+
+HEAD = linear()
+
+
+@pytest.mark.parametrize("make", [linear, lambda: copy.deepcopy(HEAD)], ids=["fresh", "a copy"])
+def test_a_head_of_each_task_that_inner_steps_adapt(ingest: IngestDouble, make: Callable[[], nn.Linear]) -> None:
+    """In place, by gradients that nothing keeps."""
+    body = linear()
+
+    def loss() -> Tensor:
+        head = make()
+        for _ in range(5):
+            inner = torch.autograd.grad(F.mse_loss(head(body(X).detach()), Y), list(head.parameters()))
+            with torch.no_grad():
+                for each, gradient in zip(head.parameters(), inner, strict=True):
+                    each -= 0.1 * gradient
+        return F.mse_loss(head(body(X)), Y)
+
+    assert train(ingest, body, loss) == []
+
+
+def test_a_long_list_beside_the_layers_is_no_hindrance(ingest: IngestDouble) -> None:
+    model = Net([linear(), linear()])
+    model.replay = [0] * 100_000  # type: ignore[assignment]
+    (known,) = train(ingest, model, lambda: F.mse_loss(model(X), Y))
+    assert known.is_inside and known.count == 4
+
+
 def test_in_a_child_in_checkpoints_and_with_several_backwards(ingest: IngestDouble) -> None:
     inner = Net([linear(), linear()])
     model = nn.Sequential(linear(), inner)
