@@ -263,6 +263,10 @@ def same_random(recording: Recording) -> None:
     recording.write(WEIGHTS, STEPS, series={"loss": 1.0, "input_rms": 1 + at % 12 / 100}, events=events)
 
 
+def few_batches(recording: Recording) -> None:
+    recording.write(WEIGHTS, STEPS, series={"loss": 1.0, "input_rms": 1 + np.arange(STEPS) % 6 / 100})
+
+
 def one_class(recording: Recording) -> None:
     at = np.arange(STEPS)
     share = np.where(at % 8 == 0, np.where(at < 20, 0.2, 1.0), np.nan)
@@ -798,7 +802,8 @@ ALL = (
     Example("gradients_not_reduced", "A switch that stays off", not_reduced),
     Example("gradients_not_reduced", "Nobody reduces anything", own_steps),
     Example("repeated_order", "", same_order),
-    Example("repeated_random", "", same_random),
+    Example("repeated_random", "Torch's random numbers", same_random),
+    Example("repeated_random", "A few batches, drawn by a generator of their own", few_batches),
     Example("sorted_classes", "", one_class),
     Example("padding_mask", "", padding_read),
     Example("schedule_restarted", "", starts_over),

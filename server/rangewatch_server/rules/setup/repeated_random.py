@@ -1,12 +1,14 @@
-"""Torch's random numbers are the same again every so many steps: a seed that is set anew at the top of each epoch."""
+"""Torch's random numbers are the same again every so many steps: a seed that is set anew at the top of each epoch; or
+batches are, whose random numbers are not torch's own: those of a generator that is made anew with one seed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from rangewatch.wire.events import RepeatedRandom, StateLoaded
+from rangewatch.wire.events import RepeatedOrder, RepeatedRandom, StateLoaded
 from rangewatch_server.rules.evidence import Evidence
 from rangewatch_server.rules.inputs import INPUTS
 from rangewatch_server.rules.phrases import place
@@ -16,9 +18,19 @@ from rangewatch_server.rules.rule import Finding, Remedy, Rule, Thresholds
 MOST_COMPARED, FEWEST = 64, 2
 """Steps of which the sizes of inputs are compared with those a period before, and how many there must be."""
 
+SHORTEST, LONGEST, PASSES, STEPS = 4, 64, 8, 64
+"""Batches that come again, so many at the least and at most, all of another size; passes over them in a row, and steps
+of these, in which they must: a few rows that are learned by heart to see whether a model can are seen more rarely."""
+
+LOOKED_AT = 1_024
+"""First steps of the run that are compared."""
+
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding: where it was first seen."""
+    if not evidence.details(RepeatedRandom):
+        yield from _few_batches(evidence)
+        return
     said = [(event, known) for event, known in evidence.details(RepeatedRandom) if known.period > 0]
     if not said:
         return
@@ -47,6 +59,59 @@ def _are_inputs_same(evidence: Evidence, known: RepeatedRandom, rank: int) -> bo
     if pairs == same and not do_differ:  # all of the data in each step: no batch is drawn again
         return None
     return None if pairs < FEWEST else pairs == same
+
+
+def _few_batches(evidence: Evidence) -> Iterator[Finding]:
+    """The same few batches in the same order from some step on, by the sizes of a sample of each input."""
+    stop = min(evidence.whole_stop, evidence.start + LOOKED_AT)
+    names = [each for each in INPUTS if evidence.has_series(each)]
+    is_said = bool(evidence.details(RepeatedOrder))  # by `repeated_order`
+    if not names or is_said or stop - evidence.start < STEPS or evidence.details(StateLoaded):
+        return
+    every = [evidence.series(name, evidence.start, stop, evidence.ranks[0]) for name in names]
+    for period in range(SHORTEST, LONGEST + 1):
+        since = max(_since(values, period) for values in every)
+        varies = any(len(np.unique(values[since : since + period])) == period for values in every)
+        if len(every[0]) - since >= max(STEPS, PASSES * period) and varies:
+            yield _of_few(evidence.start + since, period, evidence.ranks[0], evidence.start + len(every[0]))
+            return
+
+
+def _since(values: np.ndarray, period: int) -> int:
+    """Place from which on each value is that of a period before, to the bit; where one is missing that says nothing,
+    and then all of them are: the length."""
+    now, before = values[period:], values[:-period]
+    if not (np.isfinite(now) & np.isfinite(before)).all():
+        return len(values)
+    other = np.flatnonzero(now != before)
+    return period + (int(other[-1]) + 1 if len(other) else 0)
+
+
+def _of_few(step: int, period: int, rank: int, end: int) -> Finding:
+    return Finding(
+        severity="info", rank=rank, step=step, subject="batches",
+        summary=f"{place(step, rank)}: the model is given the same {period} batches again and again, in one order.",
+        evidence=(
+            f"From step {step} to step {end - 1} what it was given was as large as {period} steps before, to the last "
+            f"bit, and the {period} differ from one another.",
+            "Cause (possible): what draws the batches is made anew with the same seed before each pass, such as a "
+            f"generator or a sampler: of all data only these {period} batches are ever learned, by heart. Against "
+            "that: there may be no more data, and no order that is drawn.",
+            "What would decide: count the rows that the loop has been given, beside those that there are.",
+        ),
+        remedy=(
+            Remedy(
+                "If there is more data than that: make the generator of the sampler once, before the first pass, or "
+                "seed it by the number of the pass. If there is not: shuffle it anew in each pass, and watch the loss "
+                "of held-out rows.",
+                "generator = torch.Generator().manual_seed(7)  # once, before the first pass\n"
+                "for epoch in range(3):\n"
+                "    order = torch.randperm(64, generator=generator)",
+                "the sizes of what the model was given",
+            ),
+        ),
+        facts={"period": period, "are_inputs_same": True, "cause_class": "data"},
+    )  # fmt: skip
 
 
 def _finding(known: RepeatedRandom, rank: int | None, are_inputs_same: bool | None) -> Finding:
@@ -91,14 +156,16 @@ def _finding(known: RepeatedRandom, rank: int | None, are_inputs_same: bool | No
 
 RULE = Rule(
     name="repeated_random",
-    title="Random numbers repeat",
+    title="Random numbers or batches repeat",
     severity="warning",
     explanation="Torch's generator on the host is, at four looks in a row or more, in the state in which it was a "
     "number of steps before: the seed is set to the same number again and again, such as at the top of each epoch, or "
     "before each evaluation. What is drawn from it repeats: dropout, noise, augmentation, the order of rows, and "
     "batches that are made as they are needed. A warning where the batches are the same too, and else info. The state "
     "is looked at before each step's first forward, after 1,024 steps of each fourth; generators of an accelerator, of "
-    "one's own, of Python and of NumPy are not. Steps that are made again after a checkpoint was loaded do not count.",
+    "one's own, of Python and of NumPy are not: what is drawn by these shows where the same 4 to 64 batches of floats "
+    "are given again in one order, for 8 passes and 64 of the first 1,024 steps (info). Steps that are made "
+    "again after a checkpoint was loaded do not count.",
     check=check,
     explains=("repeated_order",),
 )
