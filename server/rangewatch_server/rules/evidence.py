@@ -74,6 +74,13 @@ class Evidence:
         self._kept: dict[Any, Any] = {}
 
     @cached_property
+    def began_fresh(self) -> bool:
+        """Whether it begins where weights were initialised: not of a run that went on from a checkpoint, or of steps
+        further on."""
+        is_first = not any(rank.rows[0].ordinal > 1 for rank in self.run.ranks.values())
+        return is_first and not self.start and not self.run.first_step
+
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """All that have reported, ascending."""
         return tuple(sorted(self.run.ranks))

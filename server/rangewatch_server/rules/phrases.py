@@ -44,10 +44,15 @@ def loss_called(name: str) -> str:
     return "the loss" if name == "loss" else f"the loss ({name})"
 
 
-def listed(entries: list[TensorEntry], most: int = 4) -> str:
-    """The first few by name, and how many more there are."""
-    names = ", ".join(the(entry) for entry in entries[:most])
-    return names if len(entries) <= most else f"{names} and {len(entries) - most} more"
+def few_of(names: Sequence[str], count: int | None = None, most: int = 4) -> str:
+    """The first few names, and how many more of `count` there are, by default of the names."""
+    more = (len(names) if count is None else count) - min(len(names), most)
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def listed(entries: Sequence[TensorEntry], most: int = 4) -> str:
+    """The same of tensors."""
+    return few_of([the(entry) for entry in entries], most=most)
 
 
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")

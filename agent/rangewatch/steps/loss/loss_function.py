@@ -70,17 +70,22 @@ class LossFunctions:
 
 def loss_node(node: Any) -> Any:
     """The node of a cross entropy that a loss is, but for a factor or a cast; None where it is none."""
+    node = _behind(node, _SCALED)
+    return node if node is not None and node_name(node).startswith(_CROSS) else None
+
+
+_CROSS = ("NllLoss", "BinaryCrossEntropyWithLogits")
+
+
+def _behind(node: Any, passed: re.Pattern[str]) -> Any:
+    """The first node that is none of these, of which each has one operand, or what is there after `_DEPTH`; None where
+    one has several operands."""
     for _ in range(_DEPTH):
-        if node is None:
-            return None
-        name = node_name(node)
-        if name.startswith(("NllLoss", "BinaryCrossEntropyWithLogits")):
+        if node is None or not passed.fullmatch(node_name(node)):
             return node
-        if not _SCALED.fullmatch(name):
-            return None
         before = [each for each, _ in node.next_functions if each is not None]
         node = before[0] if len(before) == 1 else None
-    return None
+    return node
 
 
 def loss_function(root: Any) -> LossFunction | None:
@@ -100,12 +105,7 @@ def loss_function(root: Any) -> LossFunction | None:
 
 def _of_squares(root: Any) -> LossFunction | None:
     """Of a mean of squared differences from targets that lie in host memory."""
-    node = root
-    for _ in range(_DEPTH):
-        if node is None or not _SCALED.fullmatch(node_name(node)):
-            break
-        before = [each for each, _ in node.next_functions if each is not None]
-        node = before[0] if len(before) == 1 else None
+    node = _behind(root, _SCALED)
     if node is None or not _SQUARES.fullmatch(node_name(node)):
         return None
     target = kept_value(node, "target")
@@ -121,12 +121,7 @@ def _of_squares(root: Any) -> LossFunction | None:
 def _of_probabilities(root: Any) -> LossFunction | None:
     """Of `kl_div`, which takes log-probabilities, where it is given probabilities. Its graph is that of the sum of
     target * (log(target) - input), of which the target has no gradient."""
-    node = root
-    for _ in range(_DEPTH):
-        if node is None or not _SUMMED.fullmatch(node_name(node)):
-            break
-        before = [each for each, _ in node.next_functions if each is not None]
-        node = before[0] if len(before) == 1 else None
+    node = _behind(root, _SUMMED)
     if _name(node) != "Sub" or len(node.next_functions) < 2 or node.next_functions[0][0] is not None:
         return None
     product = node.next_functions[1][0]
@@ -140,12 +135,7 @@ def _of_probabilities(root: Any) -> LossFunction | None:
 
 def _of_ctc(root: Any) -> LossFunction | None:
     """Of `ctc_loss`, which takes log-probabilities, where it is given probabilities or a layer's own output."""
-    node = root
-    for _ in range(_DEPTH):
-        if node is None or not _SUMMED.fullmatch(node_name(node)):
-            break
-        before = [each for each, _ in node.next_functions if each is not None]
-        node = before[0] if len(before) == 1 else None
+    node = _behind(root, _SUMMED)
     if _name(node) not in ("CtcLoss", "CudnnCtcLoss"):
         return None
     made = _name(_before(node))

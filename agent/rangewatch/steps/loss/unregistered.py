@@ -1,12 +1,12 @@
 """Event `unregistered`: the loss depends on parameters that the model does not hold and that nothing trains, such as
 those of layers in a plain list, of a head beside the model, or of a layer that each forward makes anew.
 
-Known by the leaves of the loss's graph. Looked at are `LOOKS`, of each the first `MOST_NODES` operations: 1 us each, 4
-ms at most, and as much again where a leaf is unknown. Parameters that stay are reported where nothing moved them
-meanwhile: they were written as seldom as by an initialisation, their memory, version and a sample of values stay, their
-gradient is there and nobody clears it, and no optimizer of the process has them. For that the garbage collector's
-objects are gone through, once a run and only where all else is so: 40 ms as a rule, 130 ms of a million. Modules in
-`eval()` are meant to stay.
+Known by the leaves of the loss's graph. Looked at are `LOOKS`, of each the first `MOST_NODES` operations: 0.2 ms of
+454, 2.4 to 4.7 ms of 4,096 (torch 2.13, CPU), and 4.4 to 8.8 ms more where 256 leaves are unknown. Parameters that stay
+are reported where nothing moved them meanwhile: they were written as seldom as by an initialisation, their memory,
+version and a sample of values stay, their gradient is there and nobody clears it, and no optimizer of the process has
+them. For that the garbage collector's objects are gone through, once a run and only where all else is so: 40 ms as a
+rule, 130 ms of a million. Modules in `eval()` are meant to stay.
 
 Nothing is said of FSDP and DTensor, whose leaves are other objects than the model's. No parameter is kept alive.
 """
@@ -299,7 +299,8 @@ def _keeps(leaf: _Leaf) -> bool:
 def _moved(leaves: Iterable[_Leaf]) -> Tensor:
     """1 where any value on an accelerator is another one than before; nothing waits for it."""
     pairs = [(known, each) for each in leaves if (known := each.parameter()) is not None]
-    return torch.stack([(_sample(known) != each.sample).any() for known, each in pairs]).any().float()
+    changed = [(_sample(known) != each.sample).any() for known, each in pairs]
+    return torch.stack(changed).any().float() if changed else torch.ones(())
 
 
 def _owners(

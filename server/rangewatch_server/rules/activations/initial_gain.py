@@ -16,7 +16,7 @@ from rangewatch_server.numerics.pyramid import RANGES
 from rangewatch_server.rules.evidence import Array, Evidence
 from rangewatch_server.rules.inputs import LARGE_INPUT, largest_input
 from rangewatch_server.rules.loss.series import TARGETS, first_and_last, loss_name
-from rangewatch_server.rules.phrases import loss_called, module_code, module_path, place, the
+from rangewatch_server.rules.phrases import few_of, loss_called, module_code, module_path, place, the
 from rangewatch_server.rules.recent import FEW_RANKS, only_rank, tensors_of
 from rangewatch_server.rules.rule import Finding, Remedy, Rule, Threshold, Thresholds
 
@@ -28,8 +28,6 @@ LINEAR = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTransp
 
 FEWEST = 3
 """Such layers that are needed, to say what is usual in the model."""
-
-MOST_NAMED = 4
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ FACTOR = 100.0
 def far(evidence: Evidence, factor: float = FACTOR) -> tuple[list[Gain], float, int]:
     """In call order, those of the layers whose output is `factor` times as large as what comes before it, and as usual
     in the model, the usual factor, and how many layers there are; none where these are most of them."""
-    if not _is_fresh(evidence):
+    if not evidence.began_fresh:
         return [], 0.0, 0
     gains = gains_of(evidence, evidence.start)
     if len(gains) < FEWEST:
@@ -81,12 +79,6 @@ def far(evidence: Evidence, factor: float = FACTOR) -> tuple[list[Gain], float, 
     usual = float(np.median([each.factor for each in gains]))
     high = [each for each in gains if each.factor >= factor and each.factor >= factor * usual]
     return (high, usual, len(gains)) if 2 * len(high) < len(gains) else ([], usual, len(gains))
-
-
-def _is_fresh(evidence: Evidence) -> bool:
-    """Whether weights are as they were initialised: of a run that went on from a checkpoint nothing is."""
-    is_first = not any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values())
-    return is_first and not evidence.start and not evidence.run.first_step
 
 
 def gains_of(evidence: Evidence, start: int) -> list[Gain]:
@@ -122,7 +114,6 @@ def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, ste
     first, rank = high[0], only_rank(evidence)
     entry, before = (evidence.tensors.entries[each] for each in (first.tensor, first.before))
     more = [evidence.tensors.entries[each.tensor].fqn for each in high[1:]]
-    named = ", ".join(more[:MOST_NAMED]) + (f" and {len(more) - MOST_NAMED} more" if len(more) > MOST_NAMED else "")
     name = the(entry)
     return Finding(
         severity="warning" if is_wrong else "",
@@ -131,7 +122,7 @@ def _finding(evidence: Evidence, high: list[Gain], usual: float, count: int, ste
         "the first step: its weights may be initialised far too large.",
         evidence=(
             f"Of {count} linear layers half are {usual:.3g} times as large as what comes before them, or less.",
-            *([f"So are those of {len(more)} more: {named}."] if more else []),
+            *([f"So are those of {len(more)} more: {few_of(more)}."] if more else []),
             f"Cause ({'likely' if is_wrong else 'possible'}): the weight of that layer, as it was initialised or "
             "loaded. Against that: code between the two, such as a factor or another branch, makes what it is given as "
             "large.",
@@ -175,7 +166,7 @@ def _shut(evidence: Evidence) -> list[Shut]:
     outputs = tensors_of(evidence, "output")
     names = ("call_count", "amax", "full_numel", "sum_sq")
     known = set(evidence.run.names().fill[RANGES])
-    if not _is_fresh(evidence) or not len(outputs) or not known.issuperset(names):
+    if not evidence.began_fresh or not len(outputs) or not known.issuperset(names):
         return []
     stop = min(evidence.start + FIRST, evidence.whole_stop)
     if stop <= evidence.start or largest_input(evidence, evidence.start, stop) >= LARGE_INPUT:
@@ -222,7 +213,6 @@ def _of_shut(evidence: Evidence, shut: Sequence[Shut]) -> Finding:
     rank, step, entries = only_rank(evidence), evidence.start, evidence.tensors.entries
     entry, sums = entries[shut[0].tensor], float(np.median([each.sums for each in shut]))
     behind, more = float(np.median([each.behind for each in shut])), [entries[each.tensor].fqn for each in shut[1:]]
-    named = ", ".join(more[:MOST_NAMED]) + (f" and {len(more) - MOST_NAMED} more" if len(more) > MOST_NAMED else "")
     medians, name = first_and_last(evidence, FEW) or (0.0, 0.0), loss_name(evidence) or "loss"
     return Finding(
         severity="warning",
@@ -233,7 +223,7 @@ def _of_shut(evidence: Evidence, shut: Sequence[Shut]) -> Finding:
         evidence=(
             f"Behind these layers the root mean square is {behind:.3f}, of at most 1: the mean slope of a tanh is "
             f"{1 - behind**2:.2g} there. With weights of a usual size sums are about 1.",
-            f"The others: {named}.",
+            f"The others: {few_of(more)}.",
             f"Medians of {FEW} values: {loss_called(name)} was {medians[0]:.4g} at first and is {medians[1]:.4g} by "
             "now, no less than it is where nothing was learned.",
             "Cause (likely): the weights as they were initialised, such as a gain that is too large. Against that: "

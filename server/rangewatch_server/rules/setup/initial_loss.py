@@ -80,9 +80,9 @@ class Logits(msgspec.Struct, frozen=True):
 
 def check(evidence: Evidence, limits: Thresholds) -> Iterable[Finding]:
     """At most one finding of the first loss, of targets or of outputs."""
-    start = evidence.run.first_step or 0
-    if start or evidence.start or any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values()):
-        return  # of a run that went on from a checkpoint nothing is an initialisation's
+    start = evidence.start
+    if not evidence.began_fresh:
+        return
     known, name = next((each for _, each in evidence.details(LossFunction)), None), loss_name(evidence)
     if name is None:
         return

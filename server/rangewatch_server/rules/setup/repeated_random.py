@@ -71,8 +71,9 @@ def _few_batches(evidence: Evidence) -> Iterator[Finding]:
     every = [evidence.series(name, evidence.start, stop, evidence.ranks[0]) for name in names]
     for period in range(SHORTEST, LONGEST + 1):
         since = max(_since(values, period) for values in every)
-        varies = any(len(np.unique(values[since : since + period])) == period for values in every)
-        if len(every[0]) - since >= max(STEPS, PASSES * period) and varies:
+        if len(every[0]) - since < max(STEPS, PASSES * period):
+            continue
+        if any(len(np.unique(values[since : since + period])) == period for values in every):
             yield _of_few(evidence.start + since, period, evidence.ranks[0], evidence.start + len(every[0]))
             return
 

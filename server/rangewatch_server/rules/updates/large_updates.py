@@ -57,10 +57,9 @@ OF_LARGEST = 0.3
 
 def too_large(evidence: Evidence) -> Iterator[Finding]:
     """At most one finding."""
-    start = evidence.run.first_step or 0
-    is_resumed = any(rank.rows[0].ordinal > 1 for rank in evidence.run.ranks.values())
+    start = evidence.start
     name, stop = loss_name(evidence), start + SEEN
-    if start or evidence.start or is_resumed or name is None or evidence.whole_stop < stop:
+    if not evidence.began_fresh or name is None or evidence.whole_stop < stop:
         return
     loss, rate = evidence.series(name, start, stop), rates(evidence, start, stop)
     later, rate = loss[SEEN // 2 :], rate[np.isfinite(rate)]

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 from rangewatch.wire.events import Unregistered
 from rangewatch_server.rules.evidence import Evidence
-from rangewatch_server.rules.phrases import place
+from rangewatch_server.rules.phrases import few_of, place
 from rangewatch_server.rules.rule import Finding, Remedy
 
 SERIES = "unregistered_moved"
 
 FEW = 4
-"""Parameters beside the model that are a head or those of a loss. Of more than that it may be another network that is
-meant to stay, such as one that images are compared by, unless it is as it was drawn: nobody means that to stay."""
-
-MOST_NAMED = 4
+"""Parameters beside the model, on an accelerator, that are a head or those of a loss: whether they are as they were
+drawn, which nobody means to stay, is known in host memory alone. More may be another network that is meant to stay,
+such as one that images are compared by."""
 
 _QUOTES = ("'", '"')
 
@@ -100,8 +99,7 @@ def _anew(known: Unregistered, rank: int) -> Finding:
 def _made(known: Unregistered, rank: int, *, is_odd: bool, summary: str, cause: str, remedy: Remedy) -> Finding:
     pairs = zip(known.names, known.shapes, strict=False)
     shapes = [f"{each} {_shape(size)}" for each, size in pairs] or [_shape(size) for size in known.shapes]
-    more = known.count - len(shapes[:MOST_NAMED])
-    listed = ", ".join(shapes[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    listed = few_of(shapes, known.count)
     stayed = (
         "Their gradients are computed at each step, and nobody uses them: not registered is not trained."
         if known.is_anew
