@@ -183,6 +183,7 @@ RISES = np.where(np.arange(STEPS) < 30, SCALE, 2 * SCALE)
         (20 / RISES, 1.0, {"scale": RISES}, ["warning"]),
         (20 / SCALE, 1.0, {"name": "Adam"}, ["info"]),
         (1e-3 / SCALE, 1.0, {}, []),
+        (2_000 / SCALE, 1.0, {}, []),
         (20.0, 1.0, {}, []),
         (0.3, 1.0, {}, []),
         ([[20 / SCALE], [20 / SCALE], [0.3]], 1.0, {}, []),
@@ -191,7 +192,7 @@ RISES = np.where(np.arange(STEPS) < 30, SCALE, 2 * SCALE)
         (np.where(np.arange(STEPS) < 20, 1.0, 20 / SCALE), 1.0, {}, []),
     ],
     ids=["in hooks and by the scaler", "and clipped", "whatever the scale is", "Adam makes up for it",
-         "by another number", "as usual", "rows that cancel", "one layer has its own", "stepped without the scaler",
+         "by another number", "clamped", "as usual", "rows that cancel", "one layer has its own", "stepped without the scaler",
          "a scale that shows nothing", "of late"],
 )  # fmt: skip
 def test_divided_before_they_are_there(

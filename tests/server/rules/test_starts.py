@@ -35,8 +35,10 @@ def rate_of(
     momentum: float = 0.0,
     op: str = "nll",
     left: float = 1.0,
+    left_out: tuple[str, ...] = (),
 ) -> None:
-    sent = [events.event(Optimizers((name,), momentum=momentum), 1, 2), events.event(LossFunction(op, 10), 1, 0)]
+    held = Optimizers((name,), momentum=momentum, left_out=left_out, left_out_count=len(left_out))
+    sent = [events.event(held, 1, 2), events.event(LossFunction(op, 10), 1, 0)]
     layers = [matrix("a.weight", 0), matrix("b.weight", 1)]
     series = {"loss": np.broadcast_to(loss, STEPS) * 1.0, "lr": np.broadcast_to(lr, STEPS) * 1.0}
     amax = np.broadcast_to(np.r_[np.full(8, 0.05), np.full(STEPS - 8, 0.05 * left)], (2, STEPS))
@@ -53,6 +55,8 @@ FALLEN = np.r_[2.4, np.linspace(2.4, 0.5, STEPS - 1)]
     [
         ({"lr": 0.5, "loss": STUCK}, 1),
         ({"lr": 0.5, "loss": FALLEN}, 0),
+        ({"lr": 0.5, "loss": STUCK, "left_out": ("a.weight", "b.weight")}, 0),  # no rate moves these
+        ({"lr": 0.5, "loss": STUCK, "left_out": ("a.weight",)}, 1),
         ({"lr": 0.5, "loss": np.full(STEPS, 7.0), "op": "mse"}, 1),
         ({"lr": 0.02, "loss": STUCK, "left": 2e-3}, 1),
         ({"lr": 0.02, "loss": STUCK, "left": 0.25}, 0),  # what is hard to learn
@@ -75,6 +79,13 @@ def test_a_rate_that_is_too_high_from_the_start(recording: Recording, given: dic
     rate_of(recording, **given)
     found = [each for each in recording.diagnose(UPDATES).findings if each.subject == "high rate"]
     assert [each.facts["cause_class"] for each in found] == ["learning_rate"] * count
+
+
+@pytest.mark.parametrize(("stop", "count"), [(127, 0), (128, 1)])
+def test_a_loss_of_chance_takes_some_steps_to_be_known(recording: Recording, stop: int, count: int) -> None:
+    rate_of(recording, lr=0.02, loss=STUCK, left=2e-3)
+    found = [each for each in recording.diagnose(UPDATES, stop=stop).findings if each.subject == "high rate"]
+    assert len(found) == count
 
 
 @pytest.mark.parametrize(
