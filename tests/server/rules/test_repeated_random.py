@@ -79,6 +79,7 @@ def test_a_few_batches_again_and_again_by_random_numbers_of_their_own(
         np.ones(len(AT)),
         1 + AT % 2 / 100,
         1 + AT % 80 / 100,
+        1 + AT % 50 / 100,
         1 + AT % 6 // 3 / 100,
         np.where(AT < 240, SIX, 2 + AT / 100),
         np.where(AT % 6 == 3, 1 + AT / 1000, SIX),
@@ -86,7 +87,7 @@ def test_a_few_batches_again_and_again_by_random_numbers_of_their_own(
         np.random.default_rng(0).permuted(np.tile(1 + np.arange(6) / 100, (50, 1)), axis=1).ravel(),
     ],
     ids=[
-        "one", "two in turn", "long passes", "sizes of two kinds", "until some step", "all but one", "not all known",
+        "one", "two in turn", "long passes", "few passes", "sizes of two kinds", "until some step", "all but one", "not all known",
         "shuffled in each pass",
     ],
 )  # fmt: skip

@@ -74,8 +74,14 @@ def test_attention_that_may_be_meant(recording: Recording, right: int, loss: flo
 
 @pytest.mark.parametrize(
     "known",
-    [(), (SequenceAxes(),), (LSTM, SequenceAxes("lstm")), (msgspec.structs.replace(LSTM, shape=(48, 40)),)],
-    ids=["no event", "an empty one", "taken back", "of two sizes"],
+    [
+        (),
+        (SequenceAxes(),),
+        (LSTM, SequenceAxes("lstm")),
+        (LSTM, msgspec.structs.replace(LSTM, steps=0)),
+        (msgspec.structs.replace(LSTM, shape=(48, 40)),),
+    ],
+    ids=["no event", "an empty one", "taken back", "taken back with its shape", "of two sizes"],
 )
 def test_without_it_nothing_is_said(recording: Recording, known: tuple[SequenceAxes, ...]) -> None:
     write(recording, *known)

@@ -183,7 +183,7 @@ RISES = np.where(np.arange(STEPS) < 30, SCALE, 2 * SCALE)
         (20 / RISES, 1.0, {"scale": RISES}, ["warning"]),
         (20 / SCALE, 1.0, {"name": "Adam"}, ["info"]),
         (1e-3 / SCALE, 1.0, {}, []),
-        (2_000 / SCALE, 1.0, {}, []),
+        (1_000 / 65_536, 1.0, {"scale": 65_536.0}, []),
         (20.0, 1.0, {}, []),
         (0.3, 1.0, {}, []),
         ([[20 / SCALE], [20 / SCALE], [0.3]], 1.0, {}, []),
@@ -192,8 +192,8 @@ RISES = np.where(np.arange(STEPS) < 30, SCALE, 2 * SCALE)
         (np.where(np.arange(STEPS) < 20, 1.0, 20 / SCALE), 1.0, {}, []),
     ],
     ids=["in hooks and by the scaler", "and clipped", "whatever the scale is", "Adam makes up for it",
-         "by another number", "clamped", "as usual", "rows that cancel", "one layer has its own", "stepped without the scaler",
-         "a scale that shows nothing", "of late"],
+         "by another number", "clamped", "as usual", "rows that cancel", "one layer has its own",
+         "stepped without the scaler", "a scale that shows nothing", "of late"],
 )  # fmt: skip
 def test_divided_before_they_are_there(
     recording: Recording, parts: Any, given: Any, more: dict[str, Any], severities: list[str]
