@@ -157,12 +157,13 @@ def test_a_batch_that_is_given_to_a_norm_at_once(
 @pytest.mark.parametrize(
     ("given", "is_named"),
     [
-        ({}, True), ({"steps": 6_000, "at": 5_000}, True), ({"first": "Linear"}, True), ({"left": 0.5}, False), ({"left": 0.2}, False),
+        ({}, True), ({"steps": 6_000, "at": 5_000}, True), ({"first": "Linear"}, True), ({"left": 0.5}, False),
+        ({"left": 0.2}, False),
         ({"at": 295}, False), ({"back": 60}, True), ({"back": 4}, False), ({"inputs": 1.0}, False),
         ({"shrinks": 160}, False),
     ],
-    ids=["spoiled", "late", "of any class", "no smaller", "hardly smaller", "too early to say", "forgotten in time", "for some steps",
-         "usual inputs", "at another step"],
+    ids=["spoiled", "late", "of any class", "no smaller", "hardly smaller", "too early to say", "forgotten in time",
+         "for some steps", "usual inputs", "at another step"],
 )  # fmt: skip
 def test_running_statistics_of_one_s_own(recording: Recording, given: dict[str, Any], is_named: bool) -> None:
     """As of observations, which are clipped behind it: it goes by its statistics in training too, and what it gives is

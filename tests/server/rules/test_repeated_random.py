@@ -87,8 +87,8 @@ def test_a_few_batches_again_and_again_by_random_numbers_of_their_own(
         np.random.default_rng(0).permuted(np.tile(1 + np.arange(6) / 100, (50, 1)), axis=1).ravel(),
     ],
     ids=[
-        "one", "two in turn", "long passes", "few passes", "sizes of two kinds", "until some step", "all but one", "not all known",
-        "shuffled in each pass",
+        "one", "two in turn", "long passes", "few passes", "sizes of two kinds", "until some step", "all but one",
+        "not all known", "shuffled in each pass",
     ],
 )  # fmt: skip
 def test_batches_of_which_that_is_not_known(recording: Recording, sizes: Any) -> None:
