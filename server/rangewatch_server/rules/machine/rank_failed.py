@@ -53,6 +53,7 @@ def _finding(evidence: Evidence, failed: list[StoredEvent]) -> Finding:
     text = " ".join(first.message.split())[:MOST_TEXT].rstrip(".")
     others = sorted({event.rank for event in failed} - {first.rank})
     step = first.step if first.step >= 0 else None
+    known = known_remedy(first.message) if own else None
     where = place(first.step, first.rank) if step is not None else f"Rank {first.rank}"
     return Finding(
         rank=first.rank, step=step, subject="failed",
@@ -62,16 +63,21 @@ def _finding(evidence: Evidence, failed: list[StoredEvent]) -> Finding:
             *(_lost(failed, own)),
             *([WAITED_FOR] if _is_of_all(evidence, failed, own) else []),
             *row_sentences(evidence.run, (first.rank,), first.step),
-            "It is not known whether anything that was recorded led to it: see the other findings.",
+            _KNOWN if known else "It is not known whether anything that was recorded led to it: see the other "
+            "findings.",
         ),
         remedy=(_remedy(evidence, failed) if not own else _waited(first.rank) if _WAITED.search(first.message) else
-                known_remedy(first.message) or _READ_IT,),
+                known or _READ_IT,),
         facts={
             "ranks": sorted({event.rank for event in failed}),
             "cause_class": "communication" if _is_of_all(evidence, failed, own) else "crash",
         },
     )  # fmt: skip
 
+
+_KNOWN = (
+    "Its text says what torch was given that it does not take. What led to that is among the other findings, if any."
+)
 
 _READ_IT = Remedy("Read the traceback of that rank: its last lines are the cause.", "", "an exception ended it")
 
